@@ -1,0 +1,50 @@
+# The jobs of CONTRIBUTING.md, one target each. `make` lists them.
+
+GO       ?= go
+FUZZTIME ?= 5s
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-12s %s\n", $$1, $$2}'
+
+.PHONY: test
+test: ## every test that needs nothing but Go
+	$(GO) test ./...
+
+.PHONY: race
+race: ## the same under the race detector (arenas on the Go heap)
+	ARGONAUT_ARENA=heap $(GO) test -race -short ./...
+
+.PHONY: invariants
+invariants: ## the same with poisoned buffers and checked invariants
+	$(GO) test -short -tags invariants ./...
+
+.PHONY: lint
+lint: ## gofmt, go vet and golangci-lint
+	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'gofmt would change the files above'; exit 1; }
+	$(GO) vet ./...
+	.ci/lint
+
+.PHONY: cross
+cross: ## builds, test binaries included, for the platforms without cgo
+	.ci/cross
+
+.PHONY: fuzz
+fuzz: ## every fuzzer for FUZZTIME
+	.ci/fuzz $(FUZZTIME)
+
+.PHONY: bench
+bench: ## throughput and latency as ratios to raw TCP
+	cd test/bench && $(GO) run .
+
+.PHONY: test-vm
+test-vm: ## rxe and siw in a QEMU guest (root, Debian)
+	test/interop/vm/run
+
+.PHONY: test-ceph
+test-ceph: ## a real Ceph monitor as the peer (root, Debian)
+	test/interop/ceph/run
+
+.PHONY: ci
+ci: ## all of it, from a bare machine
+	.ci/run

@@ -1,0 +1,61 @@
+// Package buffer is registered memory that is safe to deregister: an arena cut
+// into reference-counted buffers that a device may read and write.
+//
+//	a, err := buffer.New(buffer.Config{Budget: 256 << 20})
+//	err = a.Attach(ctx, pd)             // registers the arena's regions, once
+//	b, err := a.Get(ctx, 64<<10, owner) // returns a reference
+//	b.RetainPosted()                    // the posted request's reference
+//	qp.PostSend(... b.SGE(pd) ...)
+//	b.ReleasePosted()                   // on its completion, or as an orphan of QP.Close
+//	b.Release()                         // the last reference returns the slot
+//
+// # Ownership
+//
+// An Arena owns memory, not a protection domain: each region is registered once
+// on every attached PD, so that one buffer can be received on one device and
+// sent on another or on a stream. Nothing is registered on the data path, but
+// for the scoped keys of grants.
+//
+// A buffer goes back to the arena with its last reference. Holders have
+// references (Get, Retain), and so has posted work (RetainPosted): a buffer can
+// not be reused while a device may touch it, even if whoever asked for the
+// transfer has given up. The words of the comments: a callee *takes* a
+// reference (on a nil error it is now the callee's; on error the caller keeps
+// it), *borrows* (until it returns), or *returns a reference* that the caller
+// has to release.
+//
+// Any use of a buffer whose last reference has gone panics, always. With
+// Config.Trace also one of several holders releasing twice. With the build tag
+// invariants, freed memory is filled with a pattern and checked when the slot
+// is used again, which finds writes through slices kept from Bytes.
+//
+// # Memory
+//
+// Regions of at most 1 GiB are cut into chunks as large as the largest size
+// class, and a chunk into slots of one class when that class needs one; a chunk
+// whose slots are all free can serve any class. Payload starts at a multiple of
+// 4 KiB. Slots in use never move.
+//
+// # Waiting
+//
+// Per class, Gets are served first come, first served: while one waits, free
+// slots cached by other cores are handed to it first and later Gets queue behind
+// it. Waiters of different classes share chunks in order of arrival. Quotas have
+// a queue per owner in front of that. Owner Control may also use
+// Config.Reserve, so that heartbeats get memory when nobody else does.
+//
+// # Goroutines and locks
+//
+// One goroutine per arena advances its coarse clock once a second, from New to
+// Close. Attach, Detach and Close run (de)registrations on a pool that ends
+// with the call, except for a call stuck in the device.
+//
+// Get and Release use a cache per core and take no lock. Lock order:
+// attachMu, then mu. No lock is held while a device is called, except attachMu.
+//
+// # Errors
+//
+// ErrTooLarge, ErrQuota, ErrExhausted, ErrClosed, ErrNotSupported, ErrInvalid, *LimitError (which
+// limit, how much, the remedy; it matches verbs.ErrMemlock or verbs.ErrLimit),
+// *LeakError (who still holds what), and the errors of verbs.
+package buffer

@@ -1,0 +1,91 @@
+package conn
+
+import (
+	"log/slog"
+	"time"
+)
+
+// Config is how an Endpoint works. The zero value is the default; negative
+// means off where a field says so.
+type Config struct {
+	// Pollers is the number of poller goroutines. Default: a quarter of
+	// GOMAXPROCS, 1 to 8.
+	Pollers int
+	// Spin is how long a poller polls without success before it sleeps,
+	// counted from the last completion. Default: 20 µs, or none with fewer
+	// than 4 processors; negative: none.
+	Spin time.Duration
+
+	// RecvSize is the size of a receive buffer in bytes, the largest SEND that
+	// the peer may make: 4 KiB to 1 MiB. Default 128 KiB.
+	RecvSize int
+	// Credits is how many receive buffers a connection has: 8 to 1024. Default
+	// 32.
+	Credits int
+	// RecvBuffers bounds the receive buffers of all connections; connections
+	// that would exceed it are refused. Default 4096; negative: no bound but
+	// the arena's.
+	RecvBuffers int
+	// SendDepth is how many SENDs a connection may have under construction or
+	// on the queue pair: 8 to 4096. Default 64.
+	SendDepth int
+	// OpDepth is how many one-sided requests a connection may have on the
+	// queue pair: 4 to 4096. Default 32.
+	OpDepth int
+
+	// EagerMax is the largest payload in bytes that is sent eagerly where
+	// rendezvous is possible. Default: what fits into one SEND; negative: none.
+	EagerMax int
+	// CopyBreak is the largest payload in bytes that is copied out of its
+	// receive buffer, or into the send buffer, instead of being passed on in
+	// place. Default 1 KiB; negative: none.
+	CopyBreak int
+	// MaxMessage is the largest payload in bytes that is accepted; a peer that
+	// announces more is at fault. Default 64 MiB.
+	MaxMessage int64
+	// Rendezvous is how many rendezvous a connection has under way in one
+	// direction: 1 to 256. Default 8; negative: payload is only ever sent
+	// eagerly.
+	Rendezvous int
+
+	// HandshakeTimeout bounds a handshake, up to the dialer's first frame.
+	// Default 10 s.
+	HandshakeTimeout time.Duration
+	// RendezvousTimeout is how long a peer may take to fetch a payload that it
+	// has not said to be waiting with; then the connection fails. Default 30 s;
+	// negative: for ever.
+	RendezvousTimeout time.Duration
+	// DrainTimeout bounds the draining of a queue pair that is being closed
+	// before it is destroyed. Default 1 s.
+	DrainTimeout time.Duration
+
+	// OnMessage gets each message, in the order in which the peer sent them.
+	// It runs on a poller and must not block. Message.Head is borrowed by the
+	// callee until it returns; Message.Payload is the callee's reference, nil
+	// for an empty payload. nil: messages are dropped.
+	OnMessage func(*Conn, Message)
+	// OnFault is called exactly once for each Conn that was handed out by Dial
+	// or OnAccept, with io.EOF after the peer's goodbye, an error that matches
+	// ErrClosed after our own Close or Shutdown, else a *FaultError. It runs on
+	// a poller and must not block. No callback of that Conn runs afterwards.
+	OnFault func(*Conn, error)
+	// OnAccept is asked for each valid connection request, before a queue pair
+	// is made for it; false refuses it. It runs on a goroutine of its own, which
+	// it may block for HandshakeTimeout at most. The Conn can be sent on at
+	// once; what is sent leaves after the peer's first frame. nil: all are
+	// accepted.
+	OnAccept func(*Conn) bool
+	// Admit is asked for each message before its payload is fetched (rendezvous)
+	// or the message is delivered (eager). false parks this and all later
+	// messages of the connection, and withholds the peer's credits, until
+	// Conn.Resume, after which Admit is asked again. It runs on a poller and
+	// must not block; head is borrowed until it returns. nil: all are admitted.
+	Admit func(c *Conn, head []byte, payload int64) bool
+
+	// OnWritable is called after TrySend has returned false, once it may be worth
+	// trying again. It runs on a poller and must not block. May be nil.
+	OnWritable func(*Conn)
+
+	// Logger gets what no caller can be told. nil: silent.
+	Logger *slog.Logger
+}

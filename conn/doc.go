@@ -1,0 +1,42 @@
+// Package conn is one connected queue pair, or a raw stream, seen as a channel
+// for messages: a small head and a payload of registered buffers.
+//
+//	Endpoint   a device and an arena: protection domain, pollers, completion queues, receive queues
+//	Conn       one connected queue pair: messages in order, one-sided reads and writes on granted memory
+//	Stream     a net.Conn as a raw pipe of registered buffers; it adds no byte to what it carries
+//
+// A message whose payload fits into a receive buffer of the peer, or whose
+// payload the device can not grant, is sent eagerly: head and payload are
+// gathered into SENDs, the receiver hands its receive buffers up. Larger ones
+// go by rendezvous: the head travels with grants of the payload, the receiver
+// fetches it by RDMA READ into buffers of the exact size, and tells the sender
+// when it is done. PROTOCOL.md has the wire format.
+//
+// # Ownership
+//
+// The words are *takes* (on a nil error the reference moves to the callee; on an
+// error the caller keeps it), *borrows* (until the call returns) and *returns a
+// reference*. Every byte that a device may touch is referenced by the request
+// that names it, from the post until its completion or until the queue pair is
+// destroyed: a context that ends forgets the caller, never the buffer.
+//
+// # Goroutines
+//
+//   - One per poller: it polls the completion queues of its lanes, handles
+//     completions, runs OnMessage, OnFault and Admit, and re-drives send queues.
+//     It never blocks. Started by NewEndpoint, ended by Shutdown or Close.
+//   - One supplier per endpoint: it waits for arena memory on behalf of pollers.
+//     Started by NewEndpoint, ended by Shutdown or Close.
+//   - One per Listener, and one per connection request that is being answered,
+//     each bounded by HandshakeTimeout.
+//   - One reaper per Conn, started when it fails or is closed: it drains and
+//     destroys the queue pair, and ends with that.
+//
+// Endpoint.Shutdown and Endpoint.Close wait for all of them.
+//
+// # Lock order
+//
+// Endpoint.mu before lane.mu before Conn.mu (the send lock) before poller.mu
+// (the mailbox) and supplier.mu. None is held while a callback runs. The state of
+// the receiving side of a Conn has no lock: it belongs to its poller.
+package conn

@@ -1,0 +1,75 @@
+package conn
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/argonaut-rdma/argonaut/verbs"
+)
+
+// Errors to be tested for with errors.Is.
+var (
+	// ErrClosed is net.ErrClosed: the Conn or Endpoint was closed by our side.
+	ErrClosed = verbs.ErrClosed
+	// ErrNotSupported: the device, or the peer's, lacks what the call needs.
+	ErrNotSupported = verbs.ErrNotSupported
+	// ErrRefused: the peer refused the connection, or nobody listens.
+	ErrRefused = verbs.ErrRefused
+	// ErrProtocol: the peer broke the protocol.
+	ErrProtocol = verbs.ErrProtocol
+	// ErrTooLarge: the head does not fit into a SEND, or the payload is larger
+	// than the peer accepts. Nothing was sent.
+	ErrTooLarge = errors.New("message too large")
+	// ErrStaleGrant: the grant is of another connection, or of an earlier one.
+	ErrStaleGrant = errors.New("grant of another connection")
+	// ErrTimeout: the peer did not do in time what the protocol asks of it.
+	ErrTimeout = errors.New("timed out")
+)
+
+// FaultKind says whose fault the end of a connection was.
+type FaultKind uint8
+
+// The kinds of faults.
+const (
+	FaultPath  FaultKind = iota // the path or the peer's node is gone: reconnecting may help
+	FaultPeer                   // the peer broke the protocol or refused an access
+	FaultLocal                  // our own bug, or the device's: never retried
+)
+
+var faultKindNames = [...]string{"path fault", "peer fault", "local fault"}
+
+func (k FaultKind) String() string {
+	if int(k) < len(faultKindNames) {
+		return faultKindNames[k]
+	}
+	return fmt.Sprint(uint8(k))
+}
+
+// FaultError is why a connection ended that neither side closed. Err is the
+// cause: a *verbs.WCError, ErrProtocol, ErrTimeout ...
+type FaultError struct {
+	Kind   FaultKind
+	Remote string // the peer's address
+	Err    error
+}
+
+func (e *FaultError) Error() string {
+	return fmt.Sprintf("connection to %s: %v: %v", e.Remote, e.Kind, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *FaultError) Unwrap() error { return e.Err }
+
+// RefusedError is the refusal of a connection by the peer's endpoint. It
+// matches ErrRefused.
+type RefusedError struct {
+	Remote string
+	Reason string // "busy", "version" ...
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("connection to %s refused: %s", e.Remote, e.Reason)
+}
+
+// Is reports whether target is ErrRefused.
+func (e *RefusedError) Is(target error) bool { return target == ErrRefused }

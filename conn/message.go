@@ -1,0 +1,25 @@
+package conn
+
+import "github.com/argonaut-rdma/argonaut/buffer"
+
+// Message is what Send takes and OnMessage gets.
+type Message struct {
+	// Head is small: at most Conn.MaxHead bytes. It is copied by Send, and
+	// borrowed by OnMessage until that returns.
+	Head []byte
+	// Payload is a list of registered buffers of the endpoint's arena, nil for
+	// none. Send takes the reference; OnMessage is given one.
+	Payload *buffer.List
+}
+
+// Grant lets the peer of one connection read or write one range of our memory,
+// until it is revoked or the connection ends. Its fields may travel in messages;
+// a grant that the peer made up, or changed, reaches no memory that was not
+// granted to this connection.
+type Grant struct {
+	Addr  uint64 // of the first byte, as the granting device counts
+	RKey  uint32 // remote key
+	Len   uint64 // bytes
+	Write bool   // the peer may write; else it may read
+	Epoch uint32 // of the connection that it holds for
+}

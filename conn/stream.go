@@ -1,33 +1,115 @@
 package conn
 
 import (
+	"io"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/argonaut-rdma/argonaut/buffer"
 )
 
+// readAhead is how many bytes a Stream reads beyond what a short ReadFull asks
+// for, so that the headers of small messages share system calls. What a ReadList
+// has to copy from there is at most this.
+const readAhead = 4 << 10
+
 // Stream is a net.Conn as a raw pipe: what is written is what travels, without
-// framing. One reader and one writer may use it at a time. It allocates
-// nothing per call.
-type Stream struct{ c net.Conn }
+// framing. One reader and one writer may use it at a time. In steady state it
+// allocates nothing.
+type Stream struct {
+	c net.Conn
+
+	close    sync.Once
+	closeErr error
+
+	// The reader's.
+	ahead      [readAhead]byte
+	head, tail int // ahead[head:tail] has been read from c and not yet taken
+
+	// The writer's.
+	iov  [][]byte
+	left net.Buffers // what of iov is still to be written
+}
 
 // NewStream makes a Stream of c, which it takes: Close closes it.
-func NewStream(c net.Conn, a *buffer.Arena) *Stream { return &Stream{c: c} }
+func NewStream(c net.Conn) *Stream { return &Stream{c: c} }
 
 // ReadFull reads len(p) bytes. It blocks until then, or until the deadline or
 // Close. io.EOF: the peer closed before the first byte; io.ErrUnexpectedEOF:
 // after it.
-func (s *Stream) ReadFull(p []byte) error { return ErrNotSupported }
+func (s *Stream) ReadFull(p []byte) error {
+	n := s.take(p)
+	for n < len(p) {
+		if len(p)-n >= readAhead {
+			m, err := io.ReadFull(s.c, p[n:])
+			return partial(n+m, err)
+		}
+		m, err := s.c.Read(s.ahead[:])
+		s.head, s.tail = 0, m
+		k := s.take(p[n:])
+		n += k
+		if n < len(p) && err != nil {
+			return partial(n, err)
+		}
+	}
+	return nil
+}
+
+// take moves bytes read ahead to p.
+func (s *Stream) take(p []byte) int {
+	n := copy(p, s.ahead[s.head:s.tail])
+	s.head += n
+	return n
+}
+
+// partial is err as the end of a read that got n bytes.
+func partial(n int, err error) error {
+	if err == io.EOF && n > 0 {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
 
 // ReadList fills the buffers of l, which it borrows, with l.Len() bytes, as
 // ReadFull.
-func (s *Stream) ReadList(l *buffer.List) error { return ErrNotSupported }
+func (s *Stream) ReadList(l *buffer.List) error {
+	n := 0
+	for i := range l.Segments() {
+		p := l.At(i).Bytes()
+		m := s.take(p)
+		n += m
+		if m < len(p) {
+			k, err := io.ReadFull(s.c, p[m:])
+			n += k
+			if err != nil {
+				return partial(n, err)
+			}
+		}
+	}
+	return nil
+}
 
 // Write writes head and then l, gathered into one system call where the
-// transport can, without copying. It borrows both; l may be nil. After an error
-// the stream is of no use but to be closed: part may have been sent.
-func (s *Stream) Write(head []byte, l *buffer.List) error { return ErrNotSupported }
+// transport can, without copying. It borrows both; either may be nil. After an
+// error the stream is of no use but to be closed: part may have been sent.
+func (s *Stream) Write(head []byte, l *buffer.List) error {
+	s.iov = s.iov[:0]
+	if len(head) > 0 {
+		s.iov = append(s.iov, head)
+	}
+	if l != nil {
+		s.iov = l.IOVec(s.iov)
+	}
+	if len(s.iov) == 0 {
+		return nil
+	}
+	s.left = s.iov
+	_, err := s.left.WriteTo(s.c)
+	clear(s.iov) // keep nothing of the caller's alive
+	s.left = nil
+	return err
+}
 
 // SetDeadline bounds reads and writes, pending ones too, as net.Conn.
 func (s *Stream) SetDeadline(t time.Time) error { return s.c.SetDeadline(t) }
@@ -45,5 +127,8 @@ func (s *Stream) LocalAddr() net.Addr { return s.c.LocalAddr() }
 func (s *Stream) RemoteAddr() net.Addr { return s.c.RemoteAddr() }
 
 // Close closes the net.Conn; pending calls end with an error that matches
-// ErrClosed. A further Close returns nil.
-func (s *Stream) Close() error { return s.c.Close() }
+// ErrClosed. A further Close does nothing and returns the same.
+func (s *Stream) Close() error {
+	s.close.Do(func() { s.closeErr = s.c.Close() })
+	return s.closeErr
+}

@@ -1,0 +1,86 @@
+package conn
+
+import (
+	"bytes"
+	"crypto/rand"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// tcpPair is a connected pair of TCP connections over loopback.
+func tcpPair(t testing.TB) (a, b net.Conn) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	a, err = net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	b, err = l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { a.Close(); b.Close() })
+	return a, b
+}
+
+func streams(t testing.TB) (a, b *Stream) {
+	x, y := tcpPair(t)
+	return NewStream(x), NewStream(y)
+}
+
+func TestStreamReadFull(t *testing.T) {
+	a, b := streams(t)
+	data := make([]byte, 100_000)
+	rand.Read(data)
+	go a.Write(data, nil)
+	var got []byte
+	// Short reads share the read-ahead, long ones drain it first.
+	for _, n := range []int{1, 32, 0, 5000, 10, readAhead, readAhead - 1, 60_000} {
+		p := make([]byte, n)
+		require.NoError(t, b.ReadFull(p))
+		got = append(got, p...)
+	}
+	p := make([]byte, len(data)-len(got))
+	require.NoError(t, b.ReadFull(p))
+	require.True(t, bytes.Equal(data, append(got, p...)))
+}
+
+// TestStreamEnd cuts the stream at every position near the edges of two reads.
+func TestStreamEnd(t *testing.T) {
+	for _, sent := range []int{0, 1, 9, 10, 11, readAhead + 10, 3 * readAhead} {
+		a, b := streams(t)
+		require.NoError(t, a.Write(make([]byte, sent), nil))
+		require.NoError(t, a.Close())
+		want := func(have, want int) error {
+			switch {
+			case have >= want:
+				return nil
+			case have <= 0:
+				return io.EOF
+			}
+			return io.ErrUnexpectedEOF
+		}
+		require.Equal(t, want(sent, 10), b.ReadFull(make([]byte, 10)), sent)
+		if sent >= 10 {
+			require.Equal(t, want(sent-10, 2*readAhead), b.ReadFull(make([]byte, 2*readAhead)), sent)
+		}
+	}
+}
+
+func TestStreamDeadlineAndClose(t *testing.T) {
+	a, b := streams(t)
+	require.NoError(t, b.SetReadDeadline(time.Now().Add(-time.Second)))
+	var ne net.Error
+	require.ErrorAs(t, b.ReadFull(make([]byte, 1)), &ne)
+	require.True(t, ne.Timeout())
+	require.NoError(t, b.SetDeadline(time.Time{}))
+	done := make(chan error)
+	go func() { done <- b.ReadFull(make([]byte, 1)) }()
+	require.NoError(t, b.Close())
+	require.ErrorIs(t, <-done, ErrClosed)
+	require.NoError(t, b.Close())
+	require.ErrorIs(t, b.Write([]byte("x"), nil), ErrClosed)
+	require.Equal(t, a.LocalAddr(), b.RemoteAddr())
+	require.Equal(t, b.LocalAddr(), a.RemoteAddr())
+}

@@ -1,0 +1,350 @@
+package store
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/bbolt"
+	bberrors "go.etcd.io/bbolt/errors"
+)
+
+// Config says where a store lives. Only Dir is required.
+type Config struct {
+	// Dir is the directory of the store; it is created where it does not exist.
+	Dir string
+	// Reserve is how many bytes of the file system a PUT may not touch, so that there is room for the index to record
+	// removals when the disk is full. Default 16 MiB; negative: none.
+	Reserve int64
+	// Logger hears of what Open cleaned up and of blobs that could not be removed. nil: silent.
+	Logger *slog.Logger
+}
+
+const defaultReserve = 16 << 20
+
+// Buckets of the index. Blobs has an entry for each blob file that an object owns, so that a file without one is known
+// to be a leftover; meta has the format and the totals.
+var (
+	bucketObjects = []byte("objects") // key -> record
+	bucketBlobs   = []byte("blobs")   // blob id -> key
+	bucketMeta    = []byte("meta")
+	metaFormat    = []byte("format")
+	metaTotals    = []byte("totals") // objects, bytes: 8 bytes each, big endian
+	formatValue   = []byte("argonaut-store-1")
+)
+
+// Store is an open data directory.
+type Store struct {
+	dir     string
+	reserve int64
+	log     *slog.Logger
+	db      *bbolt.DB
+	closed  atomic.Bool
+	swept   int // leftovers that Open removed
+}
+
+// Totals is what the store holds.
+type Totals struct {
+	Objects int64
+	Bytes   int64
+}
+
+// Open opens or creates the store in cfg.Dir and removes blobs that a crash left unfinished. It takes the time of
+// listing every blob. Errors: ErrInUse where another process has it open, ErrFormat, ErrNoSpace, or the cause.
+func Open(cfg Config) (*Store, error) {
+	s := &Store{dir: cfg.Dir, reserve: cfg.Reserve, log: cfg.Logger}
+	if s.reserve == 0 {
+		s.reserve = defaultReserve
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Dir == "" {
+		return nil, &Error{Op: "open", Err: errors.New("no data directory given")}
+	}
+	for i := range 256 {
+		if err := os.MkdirAll(filepath.Join(s.dir, "blobs", fmt.Sprintf("%02x", i)), 0o700); err != nil {
+			return nil, fail("open", "", err)
+		}
+	}
+	if err := errors.Join(syncDir(filepath.Join(s.dir, "blobs")), syncDir(s.dir)); err != nil {
+		return nil, fail("open", "", err)
+	}
+	db, err := bbolt.Open(filepath.Join(s.dir, "index.db"), 0o600, &bbolt.Options{
+		Timeout:      time.Second,
+		FreelistType: bbolt.FreelistMapType,
+	})
+	switch {
+	case errors.Is(err, bberrors.ErrTimeout):
+		return nil, &Error{Op: "open", Kind: ErrInUse, Err: errors.New(s.dir)}
+	case errors.Is(err, bberrors.ErrInvalid), errors.Is(err, bberrors.ErrVersionMismatch), errors.Is(err, bberrors.ErrChecksum):
+		return nil, &Error{Op: "open", Kind: ErrFormat, Err: err}
+	case err != nil:
+		return nil, fail("open", "", err)
+	}
+	s.db = db
+	if err := s.prepare(); err != nil {
+		return nil, errors.Join(fail("open", "", err), db.Close())
+	}
+	if err := s.sweep(); err != nil {
+		return nil, errors.Join(fail("open", "", err), db.Close())
+	}
+	return s, nil
+}
+
+// prepare creates the buckets of a new index and checks the format of an old one.
+func (s *Store) prepare() error {
+	known := false
+	err := s.db.View(func(tx *bbolt.Tx) error {
+		if b := tx.Bucket(bucketMeta); b != nil {
+			known = true
+			if !bytes.Equal(b.Get(metaFormat), formatValue) || tx.Bucket(bucketObjects) == nil || tx.Bucket(bucketBlobs) == nil {
+				return &Error{Op: "open", Kind: ErrFormat, Err: fmt.Errorf("format %q, want %q", b.Get(metaFormat), formatValue)}
+			}
+		}
+		return nil
+	})
+	if err != nil || known {
+		return err
+	}
+	return s.db.Update(func(tx *bbolt.Tx) error {
+		for _, name := range [][]byte{bucketObjects, bucketBlobs} {
+			if _, err := tx.CreateBucket(name); err != nil {
+				return err
+			}
+		}
+		meta, err := tx.CreateBucket(bucketMeta)
+		if err != nil {
+			return err
+		}
+		return meta.Put(metaFormat, formatValue)
+	})
+}
+
+// sweep removes every blob file that no object owns: PUTs that a crash cut short, and replaced or removed blobs that
+// could not be unlinked at the time. Files with other names are left alone.
+func (s *Store) sweep() error {
+	return s.db.View(func(tx *bbolt.Tx) error {
+		blobs := tx.Bucket(bucketBlobs)
+		for i := range 256 {
+			if err := s.sweepDir(filepath.Join(s.dir, "blobs", fmt.Sprintf("%02x", i)), blobs); err != nil {
+				return err
+			}
+		}
+		if s.swept > 0 {
+			s.log.Info("removed unfinished blobs", "count", s.swept)
+		}
+		return nil
+	})
+}
+
+func (s *Store) sweepDir(dir string, blobs *bbolt.Bucket) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	for {
+		names, err := d.Readdirnames(1024)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			id, err := hex.DecodeString(name)
+			if err != nil || len(id) != len(blobID{}) {
+				s.log.Warn("unknown file among the blobs", "file", filepath.Join(dir, name))
+				continue
+			}
+			if blobs.Get(id) != nil {
+				continue
+			}
+			if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			s.swept++
+		}
+	}
+}
+
+// Swept is how many unfinished or ownerless blobs Open removed.
+func (s *Store) Swept() int { return s.swept }
+
+// Close closes the index; it waits for the transactions that are running. Open objects stay readable; writers fail from
+// now on. A second Close returns nil.
+func (s *Store) Close() error {
+	if s.closed.Swap(true) {
+		return nil
+	}
+	return fail("close", "", s.db.Close())
+}
+
+func (s *Store) blobPath(id blobID) string {
+	name := id.String()
+	return filepath.Join(s.dir, "blobs", name[:2], name)
+}
+
+// lookup returns the record of key.
+func (s *Store) lookup(op, key string) (record, error) {
+	if err := CheckKey(key); err != nil {
+		return record{}, err
+	}
+	var r record
+	err := s.db.View(func(tx *bbolt.Tx) error {
+		v := tx.Bucket(bucketObjects).Get([]byte(key))
+		if v == nil {
+			return &Error{Op: op, Key: key, Kind: ErrNotFound}
+		}
+		var err error
+		if r, err = decodeRecord(v); err != nil {
+			return &Error{Op: op, Key: key, Kind: ErrDamaged, Err: err}
+		}
+		return nil
+	})
+	return r, s.wrap(op, key, err)
+}
+
+// wrap is fail, with bbolt's word for a closed index replaced by ours.
+func (s *Store) wrap(op, key string, err error) error {
+	if errors.Is(err, bberrors.ErrDatabaseNotOpen) {
+		return &Error{Op: op, Key: key, Kind: ErrClosed}
+	}
+	return fail(op, key, err)
+}
+
+// Stat describes the object key. Errors: ErrNotFound, ErrBadKey, ErrDamaged (its record), ErrClosed.
+func (s *Store) Stat(key string) (Info, error) {
+	r, err := s.lookup("stat", key)
+	if err != nil {
+		return Info{}, err
+	}
+	return r.info(key), nil
+}
+
+// List returns up to limit objects in the order of their keys, those that start with prefix and come after the key
+// after; more tells whether there are others behind them. An object whose record is damaged is listed with size -1.
+func (s *Store) List(prefix, after string, limit int) (infos []Info, more bool, err error) {
+	err = s.db.View(func(tx *bbolt.Tx) error {
+		c := tx.Bucket(bucketObjects).Cursor()
+		from := []byte(prefix)
+		if after >= prefix && after != "" {
+			from = append([]byte(after), 0)
+		}
+		for k, v := c.Seek(from); k != nil && bytes.HasPrefix(k, []byte(prefix)); k, v = c.Next() {
+			if len(infos) == limit {
+				more = true
+				return nil
+			}
+			r, err := decodeRecord(v)
+			if err != nil {
+				r = record{size: -1}
+			}
+			infos = append(infos, r.info(string(k)))
+		}
+		return nil
+	})
+	return infos, more, s.wrap("list", "", err)
+}
+
+// Totals counts objects and their bytes; it costs one look into the index.
+func (s *Store) Totals() (Totals, error) {
+	var t Totals
+	err := s.db.View(func(tx *bbolt.Tx) error {
+		t = readTotals(tx)
+		return nil
+	})
+	return t, s.wrap("stat", "", err)
+}
+
+func readTotals(tx *bbolt.Tx) Totals {
+	v := tx.Bucket(bucketMeta).Get(metaTotals)
+	if len(v) != 16 {
+		return Totals{}
+	}
+	return Totals{Objects: int64(binary.BigEndian.Uint64(v)), Bytes: int64(binary.BigEndian.Uint64(v[8:]))}
+}
+
+// replace makes r the record of key in one transaction, or removes the record where r is nil, and then unlinks the blob
+// that it owned before.
+func (s *Store) replace(op, key string, r *record) error {
+	var old *record
+	err := s.db.Update(func(tx *bbolt.Tx) error {
+		objects, blobs := tx.Bucket(bucketObjects), tx.Bucket(bucketBlobs)
+		t := readTotals(tx)
+		if v := objects.Get([]byte(key)); v != nil {
+			o, err := decodeRecord(v)
+			t.Objects--
+			if err == nil {
+				old = &o
+				t.Bytes -= o.size
+				err = blobs.Delete(o.id[:])
+			} else {
+				err = disown(blobs, key) // the record can not say which blob it was
+			}
+			if err != nil {
+				return err
+			}
+		} else if r == nil {
+			return &Error{Op: op, Key: key, Kind: ErrNotFound}
+		}
+		if r == nil {
+			if err := objects.Delete([]byte(key)); err != nil {
+				return err
+			}
+		} else {
+			if err := objects.Put([]byte(key), r.encode()); err != nil {
+				return err
+			}
+			if err := blobs.Put(r.id[:], []byte(key)); err != nil {
+				return err
+			}
+			t.Objects++
+			t.Bytes += r.size
+		}
+		v := binary.BigEndian.AppendUint64(nil, uint64(t.Objects))
+		return tx.Bucket(bucketMeta).Put(metaTotals, binary.BigEndian.AppendUint64(v, uint64(t.Bytes)))
+	})
+	if err != nil {
+		return s.wrap(op, key, err)
+	}
+	if old != nil {
+		// Readers keep what they have open. What can not be unlinked now goes at the next Open.
+		if err := os.Remove(s.blobPath(old.id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			s.log.Warn("replaced blob stays until the next start", "blob", old.id, "err", err)
+		}
+	}
+	return nil
+}
+
+// disown removes every entry of blobs that belongs to key; the files go at the next Open.
+func disown(blobs *bbolt.Bucket, key string) error {
+	c := blobs.Cursor()
+	for id, owner := c.First(); id != nil; id, owner = c.Next() {
+		if string(owner) == key {
+			if err := c.Delete(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Remove deletes the object key; readers that have it open keep it. Errors: ErrNotFound, ErrBadKey, ErrNoSpace,
+// ErrClosed.
+func (s *Store) Remove(key string) error {
+	if err := CheckKey(key); err != nil {
+		return err
+	}
+	return s.replace("remove", key, nil)
+}

@@ -1,0 +1,88 @@
+package messenger
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/argonaut-rdma/argonaut/buffer"
+	"github.com/argonaut-rdma/argonaut/conn"
+)
+
+// Transport is one way to reach peers by RDMA, for the addresses of one scheme.
+type Transport struct {
+	// Scheme of the addresses that it serves: "iwarp", "rdma".
+	Scheme string
+	// Open makes the endpoint. The messenger has set the callbacks of cfg and
+	// its Logger; Open may set what else it likes and passes it on. The endpoint
+	// is the messenger's, which shuts it down; device and arena stay the
+	// caller's, and must outlive the messenger.
+	//
+	//	Open: func(cfg conn.Config) (*conn.Endpoint, error) { return conn.NewEndpoint(dev, arena, cfg) }
+	Open func(cfg conn.Config) (*conn.Endpoint, error)
+}
+
+// Config is how a Messenger works. The zero value of a field is its default;
+// negative means off where the field says so. Name and Arena are required.
+type Config struct {
+	// Name of this entity. A client without a number has Num -1.
+	Name EntityName
+	// Nonce tells this incarnation of the entity from others. Default: random.
+	Nonce uint32
+	// Arena gives the memory for payload that arrives on streams, and for
+	// pulls and pushes there. It is borrowed and must outlive the messenger.
+	Arena *buffer.Arena
+	// Transports by RDMA. Addresses tcp:// need none.
+	Transports []Transport
+	// Auth is the methods that are offered and accepted, in order of
+	// preference. Default: AuthNone alone.
+	Auth []Auth
+
+	// Workers is how many handlers run at a time: 1 to 4096. Default: twice
+	// GOMAXPROCS, at least 8, as handlers may wait for disks.
+	Workers int
+	// DispatchBytes bounds what has been received and not been released, over
+	// all peers: bytes of front, middle and data, and 256 for each message.
+	// Default 100 MiB; negative: no bound.
+	DispatchBytes int64
+	// MaxFront is the largest front or middle in bytes that is accepted on a
+	// stream: up to 64 MiB. Default 16 MiB. (On RDMA both go in the head, which
+	// is bounded by the endpoint.)
+	MaxFront int
+	// MaxData is the largest payload in bytes that is accepted on a stream.
+	// Default 128 MiB; never more than half the arena can give is of use.
+	MaxData int64
+	// NoDataCRC offers to leave the payload without a checksum of the
+	// messenger's, where the transport checks it. It takes effect towards peers
+	// that offer it too, never towards Ceph.
+	NoDataCRC bool
+
+	// ConnectTimeout bounds one attempt to connect, dialing and handshake
+	// each, and the handshake of a peer that connects. Default 10 s.
+	ConnectTimeout time.Duration
+	// BackoffMin and BackoffMax: attempts to connect are repeated after a pause
+	// that doubles from the one to the other. Default 200 ms and 15 s.
+	BackoffMin, BackoffMax time.Duration
+	// IdleTimeout ends a connection on which nothing was sent or received but
+	// keepalives. Default 15 min; negative: never.
+	IdleTimeout time.Duration
+	// KeepaliveInterval is the pause between keepalives that are sent by
+	// themselves. Default 10 s; negative: none.
+	KeepaliveInterval time.Duration
+	// KeepaliveTimeout ends a connection from whose peer nothing has been
+	// received for so long, though keepalives were sent. Default three times
+	// KeepaliveInterval; negative: never.
+	KeepaliveTimeout time.Duration
+	// MaxHalfOpen bounds the peers that are in the handshake at a time; more
+	// are refused. Default 256.
+	MaxHalfOpen int
+
+	// DialStream and ListenStream replace net.Dialer and net.ListenConfig for
+	// tcp:// addresses: tests use them, and whoever needs a proxy.
+	DialStream   func(ctx context.Context, hostport string) (net.Conn, error)
+	ListenStream func(ctx context.Context, hostport string) (net.Listener, error)
+
+	// Logger gets what no caller can be told; nothing per message. nil: silent.
+	Logger *slog.Logger
+}

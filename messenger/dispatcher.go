@@ -1,0 +1,65 @@
+package messenger
+
+import "context"
+
+// Dispatcher handles what a Messenger receives. Several form a chain, in the
+// order in which they were added; the first that consumes a message ends it.
+//
+// Events of one connection come one at a time and in order, HandleConnect or
+// HandleAccept first and one of the reset callbacks last, all from the same
+// strand as Dispatch. Events of different connections are concurrent. The
+// exception is FastDispatch.
+type Dispatcher interface {
+	// Dispatch handles a message, and may block: then later messages of this
+	// connection wait, and one of Config.Workers is taken. true: consumed, the
+	// reference to m is now the handler's, who calls m.Release when done, here
+	// or later. false: not for this dispatcher, which keeps nothing of m.
+	//
+	// ctx ends with the deadline that the caller set with Call, with its
+	// cancelling, with the connection, or when m is released.
+	Dispatch(ctx context.Context, m *Message) bool
+	// FastDispatch is asked first. It runs on the goroutine that reads the
+	// transport, ahead of messages that still wait for Dispatch, and must not
+	// block. Results as Dispatch; false leaves m to Dispatch.
+	FastDispatch(m *Message) bool
+	// HandleConnect: a connection that we opened is ready.
+	HandleConnect(c *Connection)
+	// HandleAccept: a connection that a peer opened is ready.
+	HandleAccept(c *Connection)
+	// HandleReset: a lossy connection ended, by a fault (c.Err says which). Not
+	// called after our own MarkDown.
+	HandleReset(c *Connection)
+	// HandleRemoteReset: the peer has lost the session; it goes on as a new one,
+	// without what was queued. Lossless policies only.
+	HandleRemoteReset(c *Connection)
+	// HandleRefused: nobody listens at the peer's address. The connection goes
+	// on trying unless it is marked down.
+	HandleRefused(c *Connection)
+}
+
+// BaseDispatcher consumes nothing and ignores every event. Embed it to write a
+// Dispatcher with only the methods that matter.
+type BaseDispatcher struct{}
+
+var _ Dispatcher = BaseDispatcher{}
+
+// Dispatch implements Dispatcher.
+func (BaseDispatcher) Dispatch(context.Context, *Message) bool { return false }
+
+// FastDispatch implements Dispatcher.
+func (BaseDispatcher) FastDispatch(*Message) bool { return false }
+
+// HandleConnect implements Dispatcher.
+func (BaseDispatcher) HandleConnect(*Connection) {}
+
+// HandleAccept implements Dispatcher.
+func (BaseDispatcher) HandleAccept(*Connection) {}
+
+// HandleReset implements Dispatcher.
+func (BaseDispatcher) HandleReset(*Connection) {}
+
+// HandleRemoteReset implements Dispatcher.
+func (BaseDispatcher) HandleRemoteReset(*Connection) {}
+
+// HandleRefused implements Dispatcher.
+func (BaseDispatcher) HandleRefused(*Connection) {}

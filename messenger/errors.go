@@ -1,0 +1,55 @@
+package messenger
+
+import (
+	"errors"
+	"fmt"
+	"net"
+)
+
+// Errors to be tested for with errors.Is.
+var (
+	// ErrClosed is net.ErrClosed: the Messenger was shut down, or the
+	// Connection was marked down by our side.
+	ErrClosed = net.ErrClosed
+	// ErrNotSupported: the transport, or the peer, lacks what the call needs.
+	ErrNotSupported = errors.ErrUnsupported
+	// ErrQueueFull: TrySend found the policy's queue limit reached.
+	ErrQueueFull = errors.New("messenger: send queue full")
+	// ErrProtocol: the peer broke the protocol, or does not speak it.
+	ErrProtocol = errors.New("messenger: protocol error")
+	// ErrAuth: authentication failed, on either side.
+	ErrAuth = errors.New("messenger: authentication failed")
+	// ErrFeatures: one side requires features that the other lacks.
+	ErrFeatures = errors.New("messenger: missing features")
+	// ErrTimeout: the peer did not do in time what the protocol asks of it.
+	ErrTimeout = errors.New("messenger: timed out")
+	// ErrReset: the session is over, because its transport failed and the
+	// policy is lossy, or because the peer has dropped it.
+	ErrReset = errors.New("messenger: session reset")
+	// ErrTooLarge: the message is larger than the transport or the peer takes.
+	ErrTooLarge = errors.New("messenger: message too large")
+	// ErrStaleGrant: the grant belongs to another connection, or to an earlier
+	// transport of this one, or was revoked.
+	ErrStaleGrant = errors.New("messenger: stale grant")
+	// ErrInvalid: an argument is out of range.
+	ErrInvalid = errors.New("messenger: invalid argument")
+	// ErrHandlerPanic: a dispatcher panicked while it handled a message of this
+	// connection.
+	ErrHandlerPanic = errors.New("messenger: handler panicked")
+)
+
+// FaultError is why a connection, or an attempt to connect, ended that nobody
+// on this side ended on purpose. Err is the cause: an error of package conn,
+// of the network, or one of this package's.
+type FaultError struct {
+	Peer string // the peer's address, as it was dialed or accepted
+	Op   string // "dial", "handshake", "read", "write" ...
+	Err  error
+}
+
+func (e *FaultError) Error() string {
+	return fmt.Sprintf("messenger: %s %s: %v", e.Op, e.Peer, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *FaultError) Unwrap() error { return e.Err }

@@ -1,0 +1,137 @@
+package messenger
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/argonaut-rdma/argonaut/buffer"
+)
+
+// Priorities of messages, Ceph's values. Of what waits to be sent on one
+// connection, the highest goes first; order is kept within a priority.
+const (
+	PriorityLow     = 64
+	PriorityDefault = 127
+	PriorityHigh    = 196
+	PriorityHighest = 255
+)
+
+// ReservedTypes and above are message types of the messenger's own.
+const ReservedTypes = 0xff00
+
+// Message is one message, sent or received: a type, some small parts and a
+// payload. It is reference counted: the last Release gives back Data, the
+// throttles and the Message itself, which is used again; nothing of it may be
+// touched afterwards. Its fields must not be changed once it has been sent.
+type Message struct {
+	Type          uint16 // below ReservedTypes
+	Priority      uint16
+	Version       uint16 // of the encoding of this type
+	CompatVersion uint16
+	// TID matches a reply to its request. Call sets it.
+	TID uint64
+	// Seq is the position in the session of a received message.
+	Seq uint64
+	// Front and Middle are copied when they are sent and when received. Of a
+	// received message they are valid until the last Release.
+	Front, Middle []byte
+	// Data is the payload, nil for none: never copied. The message owns the
+	// list: the last Release releases it, unless the field has been set to nil
+	// by who wants to keep it.
+	Data *buffer.List
+	// Conn is where a received message came from, nil before it is sent.
+	Conn *Connection
+
+	refs     atomic.Int32
+	flags    uint8     // header flags of our own, see wireflags
+	deadline time.Time // of the call, zero for none
+	budget   budget    // what the throttles gave; returned with the last reference
+	own      []byte    // Front's memory, kept for the next use
+	ctx      context.Context
+	cancel   context.CancelFunc
+}
+
+// keepFront is the largest front buffer that a released Message keeps, bytes.
+const keepFront = 64 << 10
+
+var messages = sync.Pool{New: func() any { return new(Message) }}
+
+// NewMessage returns a reference to an empty message of type t and default
+// priority. Front is an empty slice with memory of the message's own:
+//
+//	m.Front = append(m.Front, ...)
+//
+// allocates nothing when the message has been used before, see Grow.
+func NewMessage(t uint16) *Message {
+	m := messages.Get().(*Message)
+	m.refs.Store(1)
+	m.Type, m.Priority, m.Version, m.CompatVersion = t, PriorityDefault, 1, 1
+	m.Front = m.own[:0]
+	return m
+}
+
+// Grow makes room for n bytes in the message's own memory and sets Front to an
+// empty slice of it.
+func (m *Message) Grow(n int) {
+	if cap(m.own) < n {
+		m.own = make([]byte, 0, max(n, 256))
+	}
+	m.Front = m.own[:0]
+}
+
+// Retain takes another reference and returns m.
+func (m *Message) Retain() *Message {
+	if m.refs.Add(1) <= 1 {
+		panic("messenger: Retain of a released Message")
+	}
+	return m
+}
+
+// Release gives a reference back.
+func (m *Message) Release() {
+	switch n := m.refs.Add(-1); {
+	case n > 0:
+		return
+	case n < 0:
+		panic("messenger: Message released more often than retained")
+	}
+	if m.Data != nil {
+		m.Data.Release()
+	}
+	if m.cancel != nil {
+		m.cancel()
+	}
+	m.budget.release()
+	own := m.own[:0]
+	if cap(own) > keepFront {
+		own = nil
+	}
+	m.Type, m.Priority, m.Version, m.CompatVersion = 0, 0, 0, 0
+	m.TID, m.Seq, m.flags = 0, 0, 0
+	m.Front, m.Middle, m.Data, m.Conn = nil, nil, nil, nil
+	m.deadline, m.ctx, m.cancel, m.budget, m.own = time.Time{}, nil, nil, budget{}, own
+	messages.Put(m)
+}
+
+// Deadline is when the caller stops waiting for the reply, if the message is a
+// call that carries one.
+func (m *Message) Deadline() (time.Time, bool) { return m.deadline, !m.deadline.IsZero() }
+
+// Reply sends r as the answer to m, a received message, on m's connection. It
+// takes r, borrows m, and sets r.TID. Otherwise as Connection.Send.
+func (m *Message) Reply(ctx context.Context, r *Message) error {
+	r.TID = m.TID
+	r.flags |= flagReply
+	return m.Conn.Send(ctx, r)
+}
+
+// size is what the throttles count: front, middle and data, in bytes.
+func (m *Message) size() int64 {
+	n := int64(len(m.Front) + len(m.Middle))
+	if m.Data != nil {
+		n += m.Data.Len()
+	}
+	return n
+}

@@ -1,0 +1,78 @@
+package messenger
+
+// Policy is how sessions with peers of one type behave. The constructors give
+// Ceph's seven by name; throttles and features are added to them.
+type Policy struct {
+	// Lossy: when the transport fails, the session is over (HandleReset).
+	// Otherwise it is resumed and no message is lost. Lossless sessions are not
+	// built yet: ConnectTo refuses them with ErrNotSupported, and a peer that
+	// asks for one gets a lossy session.
+	Lossy bool
+	// Server: never connects to the peer on its own account.
+	Server bool
+	// Standby: with nothing to send, wait for the peer instead of reconnecting.
+	Standby bool
+	// ResetCheck: notice, and report, that the peer has lost the session.
+	ResetCheck bool
+	// RegisterLossyClients: a lossy client that connects again replaces its
+	// earlier connection.
+	RegisterLossyClients bool
+
+	// MaxMessages and MaxBytes bound what has been received from all peers of
+	// the type together and not been released: messages, and bytes of front,
+	// middle and data. They are taken before payload is fetched; a peer beyond
+	// them waits. 0: no bound but Config.DispatchBytes.
+	MaxMessages int64
+	MaxBytes    int64
+
+	// QueueMessages and QueueBytes bound what is queued to be sent on one
+	// connection: Send waits at them, TrySend fails. Default 1024 messages and
+	// 64 MiB; negative: no bound.
+	QueueMessages int
+	QueueBytes    int64
+
+	// Supported is added to the features that the messenger offers peers of the
+	// type, Required to those that it asks of them: Ceph's feature bits, which
+	// also say how payloads are encoded.
+	Supported, Required uint64
+}
+
+// LossyClient is a client, or a heartbeat: nothing survives the transport.
+func LossyClient() Policy { return Policy{Lossy: true} }
+
+// LosslessClient is the client of a stateful server.
+func LosslessClient() Policy { return Policy{ResetCheck: true} }
+
+// LosslessPeer is one of two equals that keep a session alive, as OSDs among
+// themselves.
+func LosslessPeer() Policy { return Policy{Standby: true} }
+
+// LosslessPeerReuse is a LosslessPeer that notices a lost session.
+func LosslessPeerReuse() Policy { return Policy{Standby: true, ResetCheck: true} }
+
+// StatefulServer keeps the session of a client that is away.
+func StatefulServer() Policy { return Policy{Server: true, Standby: true, ResetCheck: true} }
+
+// StatelessServer forgets a client with its transport.
+func StatelessServer() Policy { return Policy{Lossy: true, Server: true} }
+
+// StatelessRegisteredServer is a StatelessServer where a client that connects
+// again replaces its earlier connection.
+func StatelessRegisteredServer() Policy {
+	return Policy{Lossy: true, Server: true, RegisterLossyClients: true}
+}
+
+const (
+	defaultQueueMessages = 1024
+	defaultQueueBytes    = 64 << 20
+)
+
+func (p Policy) withDefaults() Policy {
+	if p.QueueMessages == 0 {
+		p.QueueMessages = defaultQueueMessages
+	}
+	if p.QueueBytes == 0 {
+		p.QueueBytes = defaultQueueBytes
+	}
+	return p
+}

@@ -1,0 +1,55 @@
+package messenger
+
+import "time"
+
+// Stats is a snapshot of a Messenger's counters since New, and its gauges.
+type Stats struct {
+	// Connections by state.
+	Connecting, Open, HalfOpen int
+	// ConnectionsCreated counts connections made or accepted and ready.
+	ConnectionsCreated uint64
+	// Faults counts connections that ended by a fault.
+	Faults uint64
+	// HandshakesFailed counts peers, accepted or dialed, that failed to become
+	// a connection; HandshakesRefused those beyond MaxHalfOpen.
+	HandshakesFailed, HandshakesRefused uint64
+
+	MessagesSent, MessagesReceived uint64
+	// BytesSent and BytesReceived count front, middle and data.
+	BytesSent, BytesReceived uint64
+	// FastDispatched counts messages that FastDispatch consumed; Unhandled
+	// those that no dispatcher consumed.
+	FastDispatched, Unhandled uint64
+	// Duplicates counts messages dropped because they had been received.
+	Duplicates uint64
+	// HandlerPanics counts panics of dispatchers, each of which ended its
+	// connection.
+	HandlerPanics uint64
+	// ChecksumErrors counts frames with a wrong checksum.
+	ChecksumErrors uint64
+	// ThrottleWaits counts how often a peer had to wait for a throttle.
+	ThrottleWaits uint64
+	// DispatchBytes is what is taken of Config.DispatchBytes now.
+	DispatchBytes int64
+	// StrandOverflows counts strands that ran outside of the pool, because a
+	// worker that had just finished was not yet back in it.
+	StrandOverflows uint64
+}
+
+// ConnStats is a snapshot of one Connection.
+type ConnStats struct {
+	State     State
+	Transport string // the scheme of the transport in use, "" for none
+	// QueuedMessages and QueuedBytes wait to be sent; OldestQueued is how long
+	// the first of them has.
+	QueuedMessages int
+	QueuedBytes    int64
+	// Undispatched is how many received messages wait for Dispatch.
+	Undispatched  int
+	OutSeq, InSeq uint64
+	// LastReceived is when anything arrived; LastKeepaliveAck the time of the
+	// last keepalive that was answered, by our clock when it was sent.
+	LastReceived, LastKeepaliveAck time.Time
+	// Grants is how many grants are live.
+	Grants int
+}

@@ -1,0 +1,139 @@
+package verbstest
+
+import (
+	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/verbs/driver"
+)
+
+func (x *rawEnd) otherPD() driver.PD {
+	x.Helper()
+	pd, err := x.dev.AllocPD()
+	require.NoError(x, err)
+	x.later(phasePD, pd.Dealloc)
+	return pd
+}
+
+// dereg deregisters early what memIn has noted for the end.
+func (x *rawEnd) dereg(m rawMemory) {
+	x.Helper()
+	fs := x.closers[phaseMR]
+	x.closers[phaseMR] = fs[:len(fs)-1] // m is the last
+	require.NoError(x, m.mr.Deregister())
+}
+
+// localFault is a status of work that names memory which the device may not
+// touch: which one of them differs from device to device.
+var localFault = []driver.WCStatus{driver.StatusLocProtErr, driver.StatusLocQPOpErr, driver.StatusLocAccessErr, driver.StatusGeneralErr}
+
+// rawSend sends bad memory.
+func rawSend(bad func(x *rawEnd) driver.SGE) func(e *env) {
+	return func(e *env) {
+		a, b := e.rawPair()
+		in := b.mem(200, accLocal)
+		b.postRecv(driver.RecvWR{WRID: 7, SGEs: []driver.SGE{in.sge(0, 200)}})
+		s := bad(a)
+		a.fault([]driver.SendWR{{WRID: 1, Opcode: driver.OpSend, Flags: driver.SendSignaled, SGEs: []driver.SGE{s}}, {WRID: 2, Opcode: driver.OpSend}})
+		require.NoError(e, untouched(in.b), "bytes of memory that may not be sent have arrived")
+	}
+}
+
+// rawReadSink reads into bad memory.
+func rawReadSink(bad func(x *rawEnd) driver.SGE) func(e *env) {
+	return func(e *env) {
+		a, b := e.rawPair()
+		src := b.mem(200, accRead)
+		fill(src.b, 1)
+		s := bad(a)
+		a.fault([]driver.SendWR{
+			{WRID: 1, Opcode: driver.OpRead, Flags: driver.SendSignaled, SGEs: []driver.SGE{s}, RemoteAddr: src.mr.Addr(), RKey: src.mr.RKey()},
+			{WRID: 2, Opcode: driver.OpSend},
+		})
+	}
+}
+
+// fault posts a request that the device finds wrong, and one after it. Either
+// the post is refused, or the request completes with a local fault, the QP goes
+// to ERR and the other is flushed.
+func (x *rawEnd) fault(wrs []driver.SendWR) {
+	x.Helper()
+	n, err := x.qp.PostSend(wrs)
+	if n == 0 {
+		require.Error(x, err)
+		x.Logf("refused at post: %v", err)
+		return
+	}
+	wc := x.next(x.ctx, x.sq)
+	require.EqualValues(x, 1, wc.WRID)
+	require.Contains(x, localFault, wc.Status, "%v", wc.Status)
+	x.errState()
+	if n == 2 {
+		wc = x.next(x.ctx, x.sq)
+		require.EqualValues(x, 2, wc.WRID)
+		require.Equal(x, driver.StatusWRFlushErr, wc.Status)
+	}
+}
+
+func (x *rawEnd) postRecv(wrs ...driver.RecvWR) {
+	x.Helper()
+	n, err := x.qp.PostRecv(wrs)
+	require.NoError(x, err)
+	require.Equal(x, len(wrs), n)
+}
+
+// rawRecv receives into bad memory.
+func rawRecv(bad func(x *rawEnd) driver.SGE) func(e *env) {
+	return func(e *env) {
+		a, b := e.rawPair()
+		s := bad(b)
+		n, err := b.qp.PostRecv([]driver.RecvWR{{WRID: 1, SGEs: []driver.SGE{s}}, {WRID: 2}})
+		if n == 0 {
+			require.Error(e, err)
+			e.Logf("refused at post: %v", err)
+			return
+		}
+		src := a.mem(100, 0)
+		_, err = a.qp.PostSend([]driver.SendWR{{WRID: 3, Opcode: driver.OpSend, Flags: driver.SendSignaled, SGEs: []driver.SGE{src.sge(0, 100)}}})
+		require.NoError(e, err)
+		wc := b.next(e.ctx, b.rq)
+		require.EqualValues(e, 1, wc.WRID)
+		require.Contains(e, localFault, wc.Status, "%v", wc.Status)
+		b.errState()
+		wc = b.next(e.ctx, b.rq)
+		require.EqualValues(e, 2, wc.WRID)
+		require.Equal(e, driver.StatusWRFlushErr, wc.Status)
+		wc = a.next(e.ctx, a.sq)
+		if a.caps.RemoteViolationOnWR {
+			require.Equal(e, driver.StatusRemOpErr, wc.Status)
+		} else {
+			require.Contains(e, []driver.WCStatus{driver.StatusSuccess, driver.StatusWRFlushErr}, wc.Status)
+		}
+	}
+}
+
+// rawNonsense asks the device for what makes no sense: errors, no crash.
+func rawNonsense(e *env) {
+	a, _ := e.rawPair()
+	m := a.mem(100, accLocal)
+	many := make([]driver.SGE, a.caps.MaxSGE+1)
+	for i := range many {
+		many[i] = m.sge(0, 1)
+	}
+	for name, wr := range map[string]driver.SendWR{
+		"opcode": {Opcode: 99},
+		"SGEs":   {Opcode: driver.OpSend, SGEs: many},
+	} {
+		n, err := a.qp.PostSend([]driver.SendWR{wr})
+		require.Error(e, err, name)
+		require.Zero(e, n, name)
+	}
+	n, err := a.qp.PostRecv([]driver.RecvWR{{SGEs: many}})
+	require.Error(e, err)
+	require.Zero(e, n)
+	n, err = a.qp.PostSend(nil)
+	require.NoError(e, err)
+	require.Zero(e, n)
+	require.Error(e, a.qp.SetState(driver.QPStateReset))
+	_, err = a.pd.RegMR(nil, accLocal)
+	require.Error(e, err)
+}

@@ -1,0 +1,230 @@
+package verbstest
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/argonaut-rdma/argonaut/verbs"
+	"github.com/argonaut-rdma/argonaut/verbs/driver"
+)
+
+var notifyTests = []subtest{
+	{"NoLostWakeUps", noLostWakeUps},
+	{"OneEventPerArming", oneEventPerArming},
+	{"ChannelOfManyCQs", channelOfManyCQs},
+	{"ChannelWakeAndClose", channelWakeAndClose},
+	{"SolicitedEvents", solicitedEvents},
+	{"FailureIsSolicited", failureIsSolicited},
+}
+
+// noLostWakeUps plays ping-pong with both ends asleep between two messages:
+// a wake-up that is lost hangs it.
+func noLostWakeUps(e *env) {
+	p := e.pair(pairOpts{})
+	rounds := uint64(short(3000))
+	g, ctx := errgroup.WithContext(e.ctx)
+	play := func(x *end, first bool) func() error {
+		x.postRecv(verbs.RecvWR{WRID: 0})
+		return func() error {
+			for i := range rounds {
+				if !first || i > 0 {
+					wc, err := x.rq.wait(ctx)
+					if err != nil {
+						return fmt.Errorf("%s: round %d: %w", x.name, i, err)
+					}
+					if wc.Status != driver.StatusSuccess {
+						return fmt.Errorf("%s: round %d: %v", x.name, i, wc.Status)
+					}
+					if _, err := x.qp.PostRecv([]verbs.RecvWR{{WRID: i}}); err != nil {
+						return err
+					}
+				}
+				if _, err := x.qp.PostSend([]verbs.SendWR{signaled(i, driver.OpSend)}); err != nil {
+					return err
+				}
+				wc, err := x.sq.wait(ctx)
+				if err != nil {
+					return fmt.Errorf("%s: send %d: %w", x.name, i, err)
+				}
+				if err := good(wc, i, driver.OpSend); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	// Both post their receive before either sends.
+	one, two := play(p.a, true), play(p.b, false)
+	g.Go(one)
+	g.Go(two)
+	require.NoError(e, g.Wait())
+}
+
+// oneEventPerArming checks that an armed CQ announces once, however many
+// completions come, and that an unarmed one does not announce.
+func oneEventPerArming(e *env) {
+	p := e.pair(pairOpts{})
+	send := func(n int) {
+		for i := range n {
+			p.b.postRecv(verbs.RecvWR{WRID: uint64(i)})
+			p.a.post(signaled(uint64(i), driver.OpSend))
+		}
+	}
+	drain := func(n int) {
+		for n > 0 {
+			_, ok, err := p.b.rq.poll()
+			require.NoError(e, err)
+			require.NoError(e, e.ctx.Err())
+			if ok {
+				n--
+			} else {
+				runtime.Gosched()
+			}
+		}
+	}
+	for range short(20) {
+		send(4)
+		drain(4) // polling without arming
+		p.b.rq.quiet()
+		require.NoError(e, p.b.rq.cq.ReqNotify(false))
+		require.NoError(e, p.b.rq.cq.ReqNotify(false)) // twice is once
+		send(4)
+		cq, err := p.b.rq.ch.Wait(e.ctx)
+		require.NoError(e, err)
+		require.Equal(e, p.b.rq.cq, cq)
+		drain(4)
+		p.b.rq.quiet()
+		p.a.sq.take(8)
+	}
+}
+
+// channelOfManyCQs has CQs share a channel: Wait names the one that has
+// something.
+func channelOfManyCQs(e *env) {
+	const n = 5
+	x := e.end("b", e.acceptor(), pairOpts{})
+	ch, err := x.dev.CreateCompChannel()
+	require.NoError(e, err)
+	e.later(phaseChannel, ch.Close)
+	var pairs []pair
+	byCQ := map[*verbs.CQ]int{}
+	for i := range n {
+		cq, err := x.dev.CreateCQ(verbs.CQConfig{Depth: 16, Channel: ch})
+		require.NoError(e, err)
+		e.later(phaseCQ, cq.Close)
+		require.Equal(e, ch, cq.Channel())
+		byCQ[cq] = i
+		p := e.pair(pairOpts{with: func(x *end, c *verbs.QPConfig) {
+			if x.name == "b" {
+				c.RecvCQ = cq
+			}
+		}})
+		p.b.rq = &queue{e: e, cq: cq, ch: ch}
+		pairs = append(pairs, p)
+	}
+	for i := range uint64(short(200)) {
+		p := pairs[i%n]
+		for _, p := range pairs {
+			require.NoError(e, p.b.rq.cq.ReqNotify(false))
+		}
+		p.b.postRecv(verbs.RecvWR{WRID: i})
+		p.a.post(signaled(i, driver.OpSend))
+		cq, err := ch.Wait(e.ctx)
+		require.NoError(e, err)
+		require.NotNil(e, cq)
+		require.EqualValues(e, i%n, byCQ[cq])
+		wc, ok, err := p.b.rq.poll()
+		require.NoError(e, err)
+		require.True(e, ok, "an event without a completion")
+		require.NoError(e, good(wc, i, driver.OpRecv))
+		p.a.sq.good(i, driver.OpSend)
+	}
+}
+
+func channelWakeAndClose(e *env) {
+	ch, err := e.dialer().CreateCompChannel()
+	require.NoError(e, err)
+	e.later(phaseChannel, ch.Close)
+	ctx, cancel := context.WithCancel(e.ctx)
+	cancel()
+	_, err = ch.Wait(ctx)
+	require.ErrorIs(e, err, context.Canceled)
+	ctx, cancel = context.WithTimeout(e.ctx, 20e6)
+	defer cancel()
+	_, err = ch.Wait(ctx)
+	require.ErrorIs(e, err, context.DeadlineExceeded)
+	ch.Wake()
+	cq, err := ch.Wait(e.ctx)
+	require.NoError(e, err)
+	require.Nil(e, cq)
+	// Wakes come through whether Wait is already asleep or not.
+	for range short(200) {
+		woken := make(chan error, 1)
+		go func() { _, err := ch.Wait(e.ctx); woken <- err }() // ends with the wake
+		ch.Wake()
+		require.NoError(e, <-woken)
+	}
+	closed := make(chan error, 1)
+	go func() { _, err := ch.Wait(e.ctx); closed <- err }() // ends with the close
+	require.NoError(e, ch.Close())
+	require.ErrorIs(e, <-closed, verbs.ErrClosed)
+	_, err = ch.Wait(e.ctx)
+	require.ErrorIs(e, err, verbs.ErrClosed)
+	ch.Wake()
+	require.NoError(e, ch.Close())
+}
+
+// solicitedEvents arms for solicited completions only.
+func solicitedEvents(e *env) {
+	p := e.pair(pairOpts{})
+	receive := func(i uint64) {
+		for {
+			wc, ok, err := p.b.rq.poll()
+			require.NoError(e, err)
+			require.NoError(e, e.ctx.Err())
+			if ok {
+				require.NoError(e, good(wc, i, driver.OpRecv))
+				break
+			}
+			runtime.Gosched()
+		}
+		p.a.sq.good(i, driver.OpSend)
+	}
+	for i := range uint64(short(50)) {
+		p.b.postRecv(verbs.RecvWR{WRID: 3 * i}, verbs.RecvWR{WRID: 3*i + 1}, verbs.RecvWR{WRID: 3*i + 2})
+		require.NoError(e, p.b.rq.cq.ReqNotify(true))
+		p.a.post(signaled(3*i, driver.OpSend))
+		receive(3 * i)
+		p.b.rq.quiet()
+		wr := signaled(3*i+1, driver.OpSend)
+		wr.Flags |= driver.SendSolicited
+		p.a.post(wr)
+		cq, err := p.b.rq.ch.Wait(e.ctx)
+		require.NoError(e, err)
+		require.Equal(e, p.b.rq.cq, cq)
+		receive(3*i + 1)
+		// Arming for all completions overrides arming for solicited ones.
+		require.NoError(e, p.b.rq.cq.ReqNotify(true))
+		require.NoError(e, p.b.rq.cq.ReqNotify(false))
+		p.a.post(signaled(3*i+2, driver.OpSend))
+		cq, err = p.b.rq.ch.Wait(e.ctx)
+		require.NoError(e, err)
+		require.Equal(e, p.b.rq.cq, cq)
+		receive(3*i + 2)
+	}
+}
+
+func failureIsSolicited(e *env) {
+	p := e.pair(pairOpts{})
+	p.b.postRecv(verbs.RecvWR{WRID: 1})
+	require.NoError(e, p.b.rq.cq.ReqNotify(true))
+	require.NoError(e, p.b.qp.SetError())
+	cq, err := p.b.rq.ch.Wait(e.ctx)
+	require.NoError(e, err)
+	require.Equal(e, p.b.rq.cq, cq)
+	require.Equal(e, driver.StatusWRFlushErr, p.b.rq.next().Status)
+}

@@ -1,0 +1,188 @@
+package verbs
+
+import (
+	"context"
+	"fmt"
+)
+
+// Feature bits of QP.features.
+const (
+	featAtomics = 1 << iota
+	featImm
+	featSendInv
+)
+
+// State is the QP's state as the core knows it, without asking the device: INIT,
+// RTR while connecting, RTS once connected, ERR once that is known, RESET once
+// closed.
+func (q *QP) State() QPState { return QPState(q.state.Load()) }
+
+// Features are what the connection can do; they hold once connected.
+func (q *QP) Features() Features {
+	f := q.features.Load()
+	return Features{Atomics: f&featAtomics != 0, Imm: f&featImm != 0, SendInv: f&featSendInv != 0}
+}
+
+// connected moves a QP that was connecting to RTS.
+func (q *QP) connected() {
+	f := q.drv.Features()
+	var bits uint32
+	if f.Atomics {
+		bits |= featAtomics
+	}
+	if f.Imm {
+		bits |= featImm
+	}
+	if f.SendInv {
+		bits |= featSendInv
+	}
+	q.features.Store(bits)
+	q.state.CompareAndSwap(uint32(QPStateRTR), uint32(QPStateRTS))
+}
+
+// setKnownError records that the QP is in ERR.
+func (q *QP) setKnownError() {
+	for {
+		s := q.state.Load()
+		if s == uint32(QPStateErr) || s == uint32(QPStateReset) || q.state.CompareAndSwap(s, uint32(QPStateErr)) {
+			return
+		}
+	}
+}
+
+// canSend says whether sends may be posted; sendMu is held.
+func (q *QP) canSend() error {
+	if q.closing.Load() {
+		return ErrClosed
+	}
+	s := q.State()
+	if s == QPStateRTR {
+		// The peer's first message may be polled before Connect or Accept has
+		// returned, and answered: the device knows.
+		if ds, err := q.drv.State(); err == nil && ds == QPStateRTS {
+			q.connected()
+			s = q.State()
+		}
+	}
+	switch {
+	case s != QPStateRTS:
+		return fmt.Errorf("%w: %v", ErrQPState, s)
+	case q.noSend:
+		return fmt.Errorf("%w: disconnecting", ErrQPState)
+	}
+	return nil
+}
+
+// canRecv says whether receives may be posted; recvMu is held.
+func (q *QP) canRecv() error {
+	if q.closing.Load() {
+		return ErrClosed
+	}
+	if s := q.State(); s == QPStateErr {
+		return fmt.Errorf("%w: %v", ErrQPState, s)
+	}
+	return nil
+}
+
+// SetError puts the QP to ERR: everything outstanding completes with
+// WR_FLUSH_ERR. On a QP that is closed it does nothing.
+func (q *QP) SetError() error {
+	q.ctl.Lock()
+	defer q.ctl.Unlock()
+	if q.destroying {
+		return nil
+	}
+	if err := q.drv.SetState(QPStateErr); err != nil {
+		return q.dev.opError("set error", q.qpn, err)
+	}
+	q.setKnownError()
+	return nil
+}
+
+// Disconnect ends the connection gracefully: what was posted is sent, then the
+// peer is told. It does not block; Disconnected says when it is over. New sends
+// are refused with ErrQPState. On a connection that is gone it does nothing; on
+// a QP that was never connected it returns ErrQPState.
+func (q *QP) Disconnect() error {
+	const op = "disconnect"
+	switch s := q.State(); s {
+	case QPStateErr, QPStateReset:
+		return nil
+	case QPStateInit:
+		return q.dev.opError(op, q.qpn, fmt.Errorf("%w: %v", ErrQPState, s))
+	}
+	q.sendMu.Lock()
+	defer q.sendMu.Unlock()
+	q.ctl.Lock()
+	defer q.ctl.Unlock()
+	if q.destroying {
+		return nil
+	}
+	if err := q.drv.Disconnect(); err != nil {
+		return q.dev.opError(op, q.qpn, err)
+	}
+	q.noSend = true
+	return nil
+}
+
+// Disconnected is closed once the connection is gone, whichever side ended it
+// and however, and the QP has been put to ERR; or the connection could not be
+// made; or the QP is closed.
+func (q *QP) Disconnected() <-chan struct{} { return q.disconnected }
+
+// gone is called when the connection is.
+func (q *QP) gone() {
+	if err := q.SetError(); err != nil {
+		q.dev.log.Warn("verbs: a QP without connection could not be put to ERR", "device", q.dev.caps.Name, "err", err)
+	}
+	q.setKnownError()
+	q.discOnce.Do(func() { close(q.disconnected) })
+}
+
+// overrun retires the QP of a CQ that lost completions: it is destroyed as soon
+// as nothing hangs on it, at the latest by Close, which has its orphans.
+func (q *QP) overrun(c *CQ) {
+	if err := q.SetError(); err != nil {
+		q.dev.log.Warn("verbs: a QP whose CQ overran could not be put to ERR", "device", q.dev.caps.Name, "err", err)
+	}
+	q.setKnownError()
+	_, _ = q.obj.beginShut(q.String(), nil, q.destroy, q.goneLocked) // *BusyError: left to Close
+	if q.onEvent != nil {
+		q.onEvent(Event{Type: EventCQErr, QP: q, CQ: c, Count: 1})
+	}
+}
+
+// beginConnect makes the QP connecting and returns a context that Close cancels.
+func (q *QP) beginConnect(ctx context.Context) (context.Context, error) {
+	q.ctl.Lock()
+	defer q.ctl.Unlock()
+	if q.destroying {
+		return nil, ErrClosed
+	}
+	if !q.state.CompareAndSwap(uint32(QPStateInit), uint32(QPStateRTR)) {
+		return nil, fmt.Errorf("%w: %v", ErrQPState, q.State())
+	}
+	q.everConnected.Store(true)
+	ctx, q.cancelConn = context.WithCancel(ctx)
+	q.connDone = make(chan struct{})
+	return ctx, nil
+}
+
+// endConnect settles what beginConnect began.
+func (q *QP) endConnect(err error) error {
+	if err == nil {
+		q.connected()
+	} else {
+		q.setKnownError()
+		q.discOnce.Do(func() { close(q.disconnected) })
+	}
+	q.ctl.Lock()
+	if q.destroying && err != nil {
+		err = fmt.Errorf("%w: %w", ErrClosed, err)
+	}
+	q.cancelConn()
+	q.cancelConn = nil
+	close(q.connDone)
+	q.ctl.Unlock()
+	return err
+}

@@ -32,7 +32,7 @@ const talkDepth = 8
 func bothWays(e *env) {
 	const n = 70_001
 	p := e.pair(pairOpts{depth: 4 * talkDepth})
-	rounds := short(200)
+	rounds := e.short(200)
 	mk := func(x *end) *talker {
 		return &talker{
 			x: x, n: n, rounds: rounds, src: x.mem(talkDepth*n, 0), sink: x.sink(n), inbox: x.mem(talkDepth*n, accLocal),

@@ -96,7 +96,7 @@ func deregWait(e *env) {
 // refused until the QP is gone, which is the barrier there.
 func deregUnderWrites(e *env) {
 	const n = 512 << 10
-	for round := range short(40) {
+	for round := range e.short(40) {
 		p := e.pair(pairOpts{depth: 8})
 		dst := p.b.mem(n, accRemote)
 		s := p.a.stream(driver.OpWrite, dst, n)
@@ -115,7 +115,7 @@ func deregUnderWrites(e *env) {
 // the memory afterwards is never seen by the peer.
 func deregUnderReads(e *env) {
 	const n = 512 << 10
-	for range short(40) {
+	for range e.short(40) {
 		p := e.pair(pairOpts{depth: 8})
 		src := p.b.mem(n, accRemote)
 		for i := range src.b {
@@ -242,7 +242,7 @@ func (s *stream) end(p pair) {
 // memory right after.
 func deregUnderReceive(e *env) {
 	const n = 4 << 20
-	for round := range short(20) {
+	for round := range e.short(20) {
 		p := e.pair(pairOpts{})
 		src, dst := p.a.mem(n, 0), p.b.mem(n, accLocal)
 		for i := range src.b {

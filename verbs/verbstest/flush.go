@@ -27,7 +27,7 @@ var flushTests = []subtest{
 // flushed one all flushed, the un-signalled among them.
 func flushSends(e *env) {
 	const depth, n = 24, 300_000
-	for round := range short(20) {
+	for round := range e.short(20) {
 		p := e.pair(pairOpts{depth: depth})
 		src, window, back := p.a.mem(n, 0), p.b.mem(2*n, accRemote), p.a.sink(n)
 		for range depth / 3 {
@@ -205,7 +205,7 @@ func peerError(e *env) {
 // them arrive.
 func disconnect(e *env) {
 	const depth, n = 16, 200_000
-	for round := range uint64(short(20)) {
+	for round := range uint64(e.short(20)) {
 		p := e.pair(pairOpts{depth: depth})
 		src, dst := p.a.mem(n, 0), p.b.mem(depth*n, accLocal)
 		fill(src.b, round)
@@ -284,7 +284,7 @@ func cqDrain(e *env) {
 // once, as a completion polled before or as an orphan.
 func closeGivesOrphans(e *env) {
 	const depth, n = 24, 100_000
-	for round := range short(20) {
+	for round := range e.short(20) {
 		p := e.pair(pairOpts{depth: depth})
 		src, window := p.a.mem(n, 0), p.b.mem(n, accRemote)
 		type key struct {

@@ -88,12 +88,20 @@ func privateDataTooLong(e *env) {
 	require.ErrorIs(e, err, verbs.ErrInvalid)
 	// The listener has seen nothing of it.
 	p := pair{e.end("a", e.dialer(), pairOpts{}), e.end("b", e.acceptor(), pairOpts{})}
-	go func() { _, _ = p.a.qp.Connect(e.ctx, addr, driver.ConnParam{PrivateData: []byte{42}}) }() // ends with the refusal
+	connected := make(chan error, 1)
+	go func() { // ends with the connection
+		_, err := p.a.qp.Connect(e.ctx, addr, driver.ConnParam{PrivateData: []byte{42}})
+		connected <- err
+	}()
 	r, err := l.Accept(e.ctx)
 	require.NoError(e, err)
 	e.privateIs(r.PrivateData(), []byte{42})
 	err = r.Accept(e.ctx, p.b.qp, driver.ConnParam{PrivateData: make([]byte, p.b.caps.MaxPrivateData+1)})
 	require.ErrorIs(e, err, verbs.ErrInvalid)
+	require.ErrorIs(e, r.Reject(make([]byte, p.b.caps.MaxPrivateData+1)), verbs.ErrInvalid)
+	require.NoError(e, r.Accept(e.ctx, p.b.qp, driver.ConnParam{}), "wrong arguments have changed nothing")
+	require.ErrorIs(e, r.Reject(nil), verbs.ErrClosed, "a request is ended once")
+	require.NoError(e, <-connected)
 }
 
 // reject refuses requests, with reasons of every length.

@@ -48,6 +48,7 @@ var localTests = []subtest{
 		s.LKey ^= 0x5a5a5a00
 		return s
 	})},
+	{"RawWrappingAddress", rawWrap},
 	{"RawNonsense", rawNonsense},
 }
 
@@ -77,6 +78,7 @@ func postRefusals(e *env) {
 		"past the end":                 {send(m.sge(1, 100)), verbs.ErrInvalid},
 		"offset past the end":          {send(m.sge(101, 0)), verbs.ErrInvalid},
 		"offset that overflows":        {send(verbs.SGE{MR: m.mr, Offset: ^uint64(0), Length: 2}), verbs.ErrInvalid},
+		"remote address that wraps":    {verbs.SendWR{Opcode: driver.OpWrite, SGEs: []verbs.SGE{m.sge(0, 2)}, RemoteAddr: ^uint64(0), RKey: remote.mr.RKey()}, verbs.ErrInvalid},
 		"no region":                    {send(verbs.SGE{Length: 1}), verbs.ErrInvalid},
 		"region of another PD":         {send(other.sge(0, 1)), verbs.ErrInvalid},
 		"region of another device":     {send(foreign.sge(0, 1)), verbs.ErrInvalid},

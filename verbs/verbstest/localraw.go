@@ -111,6 +111,29 @@ func rawRecv(bad func(x *rawEnd) driver.SGE) func(e *env) {
 	}
 }
 
+// rawWrap writes to a range that wraps around the end of the address space.
+func rawWrap(e *env) {
+	a, b := e.rawPair()
+	dst, src := b.mem(100, accRemote), a.mem(100, 0)
+	n, err := a.qp.PostSend([]driver.SendWR{{
+		WRID: 1, Opcode: driver.OpWrite, Flags: driver.SendSignaled, SGEs: []driver.SGE{src.sge(0, 100)},
+		RemoteAddr: ^uint64(0) - 49, RKey: dst.mr.RKey(),
+	}})
+	if n == 0 {
+		require.Error(e, err)
+		return
+	}
+	wc := a.next(e.ctx, a.sq)
+	if a.caps.RemoteViolationOnWR {
+		require.Equal(e, driver.StatusRemAccessErr, wc.Status)
+		a.errState()
+	} else {
+		require.Contains(e, []driver.WCStatus{driver.StatusSuccess, driver.StatusWRFlushErr, driver.StatusRemAccessErr}, wc.Status)
+		b.errState()
+	}
+	require.NoError(e, untouched(dst.b))
+}
+
 // rawNonsense asks the device for what makes no sense: errors, no crash.
 func rawNonsense(e *env) {
 	a, _ := e.rawPair()

@@ -25,7 +25,7 @@ var notifyTests = []subtest{
 // a wake-up that is lost hangs it.
 func noLostWakeUps(e *env) {
 	p := e.pair(pairOpts{})
-	rounds := uint64(short(3000))
+	rounds := uint64(e.short(3000))
 	g, ctx := errgroup.WithContext(e.ctx)
 	play := func(x *end, first bool) func() error {
 		x.postRecv(verbs.RecvWR{WRID: 0})
@@ -86,7 +86,7 @@ func oneEventPerArming(e *env) {
 			}
 		}
 	}
-	for range short(20) {
+	for range e.short(20) {
 		send(4)
 		drain(4) // polling without arming
 		p.b.rq.quiet()
@@ -126,7 +126,7 @@ func channelOfManyCQs(e *env) {
 		p.b.rq = &queue{e: e, cq: cq, ch: ch}
 		pairs = append(pairs, p)
 	}
-	for i := range uint64(short(200)) {
+	for i := range uint64(e.short(200)) {
 		p := pairs[i%n]
 		for _, p := range pairs {
 			require.NoError(e, p.b.rq.cq.ReqNotify(false))
@@ -162,7 +162,7 @@ func channelWakeAndClose(e *env) {
 	require.NoError(e, err)
 	require.Nil(e, cq)
 	// Wakes come through whether Wait is already asleep or not.
-	for range short(200) {
+	for range e.short(200) {
 		woken := make(chan error, 1)
 		go func() { _, err := ch.Wait(e.ctx); woken <- err }() // ends with the wake
 		ch.Wake()
@@ -194,7 +194,7 @@ func solicitedEvents(e *env) {
 		}
 		p.a.sq.good(i, driver.OpSend)
 	}
-	for i := range uint64(short(50)) {
+	for i := range uint64(e.short(50)) {
 		p.b.postRecv(verbs.RecvWR{WRID: 3 * i}, verbs.RecvWR{WRID: 3*i + 1}, verbs.RecvWR{WRID: 3*i + 2})
 		require.NoError(e, p.b.rq.cq.ReqNotify(true))
 		p.a.post(signaled(3*i, driver.OpSend))

@@ -138,6 +138,8 @@ func fetchAdd(e *env) {
 	}
 	_, err := p.a.qp.PostSend([]verbs.SendWR{word.to(signaled(1, driver.OpFetchAdd, result.sge(0, 4)), 16)})
 	require.ErrorIs(e, err, verbs.ErrInvalid, "four bytes")
+	_, err = p.a.qp.PostSend([]verbs.SendWR{word.to(signaled(1, driver.OpFetchAdd, result.sge(0, 8)), 4)})
+	require.ErrorIs(e, err, verbs.ErrInvalid, "not on a multiple of 8")
 }
 
 func compareSwap(e *env) {
@@ -163,7 +165,7 @@ func compareSwap(e *env) {
 // atomicsOfMany has several connections count in one word.
 func atomicsOfMany(e *env) {
 	const n = 4
-	per := short(500)
+	per := e.short(500)
 	p0 := e.pair(pairOpts{})
 	e.need(p0.a.qp.Features().Atomics, noAtomics)
 	pairs := []pair{p0}
@@ -217,9 +219,8 @@ func atomicViolations(e *env) {
 		status verbs.WCStatus
 		event  bool
 	}{
-		"no right":   {func(t *target) (uint32, uint64) { return t.good.mr.RKey(), t.good.addr(0) }, driver.StatusRemAccessErr, true},
-		"misaligned": {func(t *target) (uint32, uint64) { m := t.b.mem(64, accAtomic); return m.mr.RKey(), m.addr(4) }, driver.StatusRemInvReqErr, false},
-		"past end":   {func(t *target) (uint32, uint64) { m := t.b.mem(64, accAtomic); return m.mr.RKey(), m.addr(64) }, driver.StatusRemAccessErr, true},
+		"no right": {func(t *target) (uint32, uint64) { return t.good.mr.RKey(), t.good.addr(0) }, driver.StatusRemAccessErr, true},
+		"past end": {func(t *target) (uint32, uint64) { m := t.b.mem(64, accAtomic); return m.mr.RKey(), m.addr(64) }, driver.StatusRemAccessErr, true},
 	} {
 		p, t := e.victims(pairOpts{})
 		e.need(p.a.qp.Features().Atomics, noAtomics)

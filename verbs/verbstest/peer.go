@@ -40,7 +40,7 @@ const oneProcess = "no second process can reach this device"
 // be taken down.
 func (e *env) killed(role string, do traffic) {
 	e.need(!e.cfg.SingleProcess, oneProcess)
-	for range short(5) {
+	for range e.short(5) {
 		c := e.start(role)
 		x := e.end("a", e.dialer(), pairOpts{depth: 8})
 		mine, sink := x.mem(childMemory, accRemote), x.sink(childMemory)
@@ -108,7 +108,7 @@ func (e *env) killed(role string, do traffic) {
 
 func peerKilledInHandshake(e *env) {
 	e.need(!e.cfg.SingleProcess, oneProcess)
-	for range short(5) {
+	for range e.short(5) {
 		c := e.start(roleDeaf)
 		x := e.end("a", e.dialer(), pairOpts{})
 		x.postRecv(verbs.RecvWR{WRID: 0})
@@ -175,7 +175,7 @@ func (x *end) settle(posted int) {
 
 func peerClosesUnderTraffic(e *env) {
 	const n = 200_000
-	for round := range short(60) {
+	for round := range e.short(60) {
 		p, mems := e.busyEnds(n)
 		x, y := p.a, p.b
 		if round%2 == 1 {
@@ -196,7 +196,7 @@ func peerClosesUnderTraffic(e *env) {
 
 func bothCloseUnderTraffic(e *env) {
 	const n = 200_000
-	for range short(60) {
+	for range e.short(60) {
 		p, mems := e.busyEnds(n)
 		closed := make(chan error, 2)
 		for _, x := range []*end{p.a, p.b} {

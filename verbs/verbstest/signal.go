@@ -65,7 +65,7 @@ func selectiveSignalling(e *env) {
 		p.b.postRecv(recv(i))
 	}
 	sent, received := 0, 0
-	for g := range uint64(short(100)) {
+	for g := range uint64(e.short(100)) {
 		var wrs []verbs.SendWR
 		for i := range group {
 			wr := verbs.SendWR{WRID: g<<8 | uint64(i), Opcode: driver.OpSend, SGEs: []verbs.SGE{src.sge(0, n-i)}}
@@ -120,7 +120,7 @@ func completionOrder(e *env) {
 	lengths := []int{200_000, 1, 4096, 0, 70_000, 64, 1 << 20, 3}
 	src, window, back, inbox := p.a.mem(1<<20, 0), p.b.mem(2<<20, accRemote), p.a.sink(1<<20), p.b.mem(1<<20, accLocal)
 	inOrder := p.a.caps.InOrderCompletions
-	for round := range short(20) {
+	for round := range e.short(20) {
 		var wrs []verbs.SendWR
 		for i := range depth {
 			n := lengths[(i+round)%len(lengths)]
@@ -226,7 +226,7 @@ func receiveOrder(e *env) {
 	const depth, n = 32, 1500
 	p := e.pair(pairOpts{depth: depth})
 	src, dst := p.a.mem(depth*n, 0), p.b.mem(depth*n, accLocal)
-	for round := range uint64(short(50)) {
+	for round := range uint64(e.short(50)) {
 		fill(src.b, round)
 		clear(dst.b)
 		for i := range depth {
@@ -254,7 +254,7 @@ func sharedCQ(e *env) {
 		}
 	}})
 	p.a.sq, p.a.rq = q, q
-	for i := range uint64(short(100)) {
+	for i := range uint64(e.short(100)) {
 		p.b.postRecv(verbs.RecvWR{WRID: i})
 		p.a.postRecv(verbs.RecvWR{WRID: i})
 		p.a.post(signaled(i, driver.OpSend))

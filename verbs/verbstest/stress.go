@@ -20,13 +20,14 @@ var stressTests = []subtest{
 	{"ConcurrentPostAndPoll", concurrentPostAndPoll},
 	{"RegisterCycles", registerCycles},
 	{"ConnectCycles", connectCycles},
+	{"NoAllocations", noAllocations},
 }
 
 // manyQPsOneCQ has one CQ and one poller for all queues of many QPs: the
 // messages of each come in order, and none of another's is among them.
 func manyQPsOneCQ(e *env) {
 	const qps, depth = 16, 8
-	rounds := short(100)
+	rounds := e.short(100)
 	shared := e.queue(e.acceptor(), qps*2*depth)
 	pd := e.allocPD(e.acceptor())
 	var pairs []pair
@@ -102,7 +103,7 @@ func manyQPsOneCQ(e *env) {
 // CQs: every request completes once.
 func concurrentPostAndPoll(e *env) {
 	const posters, pollers, depth = 4, 3, 64
-	per := short(2000)
+	per := e.short(2000)
 	p := e.pair(pairOpts{depth: depth})
 	src, dst := p.a.mem(posters*64, 0), p.b.mem(posters*64, accWrite)
 	for i := range posters {
@@ -178,7 +179,7 @@ func queueFull(ctx context.Context, err error) error {
 // from and to the memory that comes and goes.
 func registerCycles(e *env) {
 	const n, workers = 9000, 3
-	cycles := short(10_000)
+	cycles := e.short(10_000)
 	p := e.pair(pairOpts{depth: 8})
 	src, dst, window := p.a.mem(n, 0), p.b.mem(n, accLocal), p.b.mem(n, accRemote)
 	fill(src.b, 1)
@@ -261,7 +262,7 @@ func registerCycles(e *env) {
 // connectCycles connects, talks and closes in waves, each connection ended in
 // another way.
 func connectCycles(e *env) {
-	for range short(10) {
+	for range e.short(10) {
 		g, _ := errgroup.WithContext(e.ctx)
 		for range 8 {
 			p := e.pair(pairOpts{depth: 8})

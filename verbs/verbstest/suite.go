@@ -43,6 +43,9 @@ type Config struct {
 	// SingleProcess: a second process cannot reach this device (it runs over
 	// an in-memory network). The subtests that kill a process skip.
 	SingleProcess bool
+	// Quick shortens loops and messages as -test.short does: for the variants
+	// of a device that has had a whole run.
+	Quick bool
 
 	name string // of the test that called Run
 }
@@ -176,9 +179,9 @@ func guard(name string, d time.Duration) func() bool {
 	}).Stop
 }
 
-// short is n, or its tenth (at least 1) under -short.
-func short(n int) int {
-	if testing.Short() {
+// short is n, or its tenth (at least 1) under -short and with Config.Quick.
+func (e *env) short(n int) int {
+	if testing.Short() || e.cfg.Quick {
 		return max(n/10, 1)
 	}
 	return n

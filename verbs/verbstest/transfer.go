@@ -39,9 +39,9 @@ func (e *env) many(start int) layout {
 }
 
 // topSize is the largest message tried.
-func topSize(c verbs.Caps) int {
-	top := uint64(64 << 20)
-	if testing.Short() {
+func (e *env) topSize() int {
+	c, top := e.caps(), uint64(64<<20)
+	if testing.Short() || e.cfg.Quick {
 		top = 4 << 20
 	}
 	return int(min(top, c.MaxMsgSize, c.MaxMRSize-1024))
@@ -49,8 +49,8 @@ func topSize(c verbs.Caps) int {
 
 // sizes are the message lengths tried: around every border that a transport
 // may have, and the largest.
-func sizes(c verbs.Caps) []int {
-	top := topSize(c)
+func (e *env) sizes() []int {
+	top := e.topSize()
 	var out []int
 	for _, n := range []int{
 		0, 1, 2, 3, 4, 5, 7, 8, 63, 64, 65, 255, 256, 257, 1023, 1024, 1025, 1431, 1432, 1433, 1459, 1460, 1461,
@@ -69,7 +69,7 @@ func (e *env) sends(from, to layout) {
 	if from.pieces == 1 && to.pieces == 1 {
 		p.emptyWithoutSGE()
 	}
-	for i, n := range sizes(e.caps()) {
+	for i, n := range e.sizes() {
 		seed, wrid := uint64(n)+1, uint64(i)
 		src, dst := p.a.strip(n, from, 0), p.b.strip(n, to, accLocal)
 		src.fill(seed)
@@ -123,7 +123,7 @@ func sendShorter(e *env) {
 // bytes into remote memory.
 func (e *env) writes(from layout, off int) {
 	p := e.pair(pairOpts{})
-	for i, n := range sizes(e.caps()) {
+	for i, n := range e.sizes() {
 		seed, wrid := uint64(n)+3, uint64(i)
 		src, dst := p.a.strip(n, from, 0), p.b.strip(n, unaligned(off), accWrite)
 		src.fill(seed)
@@ -140,7 +140,7 @@ func (e *env) writes(from layout, off int) {
 // layout to.
 func (e *env) reads(to layout, off int) {
 	p := e.pair(pairOpts{})
-	for i, n := range sizes(e.caps()) {
+	for i, n := range e.sizes() {
 		seed, wrid := uint64(n)+5, uint64(i)
 		src, dst := p.b.strip(n, unaligned(off), accRead), p.a.strip(n, to, sinkAccess(p.a.caps))
 		src.fill(seed)
@@ -164,7 +164,7 @@ func writeThenRead(e *env) {
 	p := e.pair(pairOpts{})
 	const n = 300_001
 	src, remote, back := p.a.strip(n, aligned, 0), p.b.strip(n, unaligned(65), accRemote), p.a.strip(n, aligned, sinkAccess(p.a.caps))
-	for i := range uint64(short(50)) {
+	for i := range uint64(e.short(50)) {
 		src.fill(i)
 		p.a.post(
 			remote.mem.to(verbs.SendWR{WRID: 2 * i, Opcode: driver.OpWrite, Flags: driver.SendSignaled, SGEs: src.sges()}, 65),
@@ -182,7 +182,7 @@ func readFencesWrite(e *env) {
 	const n = 1 << 20
 	src, remote, back := p.a.strip(n, aligned, 0), p.b.strip(n, aligned, accRemote), p.a.strip(n, aligned, sinkAccess(p.a.caps))
 	remote.fill(0)
-	for i := range uint64(short(50)) {
+	for i := range uint64(e.short(50)) {
 		src.fill(i + 1)
 		wr := remote.mem.to(signaled(2*i+1, driver.OpWrite, src.sges()...), 64)
 		wr.Flags |= driver.SendFence
@@ -200,7 +200,7 @@ func readsBeyondORD(e *env) {
 	p := e.pair(pairOpts{depth: reads, param: driver.ConnParam{IRD: 2, ORD: 2}})
 	src, dst := p.b.mem(reads*n, accRead), p.a.sink(reads*n)
 	fill(src.b, 7)
-	for round := range uint64(short(20)) {
+	for round := range uint64(e.short(20)) {
 		clear(dst.b)
 		wrs := make([]verbs.SendWR, reads)
 		for i := range wrs {

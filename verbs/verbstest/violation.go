@@ -89,9 +89,6 @@ var violations = []violation{
 	{"PastEnd", func(t *target, _ verbs.Opcode, _ int) (uint32, uint64) {
 		return t.good.mr.RKey(), t.good.addr(0) + targetSize
 	}, true},
-	{"WrappingAddress", func(t *target, _ verbs.Opcode, n int) (uint32, uint64) {
-		return t.good.mr.RKey(), -uint64(n) + 1
-	}, true},
 }
 
 // victims is a pair whose accepting end has a target.

@@ -168,7 +168,7 @@ func grantHolds(e *env, k grantKind) {
 
 func grantEndUnderWrites(e *env, k grantKind) {
 	const n = 256 << 10
-	for round := range short(40) {
+	for round := range e.short(40) {
 		p := e.pair(pairOpts{depth: 8})
 		m := p.b.mem(n, accBindable)
 		g := k.make(p.b, m, 0, n, driver.AccessRemoteWrite)
@@ -185,7 +185,7 @@ func grantEndUnderWrites(e *env, k grantKind) {
 
 func grantEndUnderReads(e *env, k grantKind) {
 	const n = 256 << 10
-	for range short(40) {
+	for range e.short(40) {
 		p := e.pair(pairOpts{depth: 8})
 		m := p.b.mem(n, accBindable)
 		for i := range m.b {
@@ -250,7 +250,7 @@ func grantManyTimes(e *env, k grantKind) {
 	m := p.b.mem(4096, accBindable)
 	src := p.a.mem(4096, 0)
 	last := uint32(0)
-	for i := range uint64(short(2000)) {
+	for i := range uint64(e.short(2000)) {
 		g := k.make(p.b, m, 0, 4096, driver.AccessRemoteWrite)
 		require.NotEqual(e, last, g.rkey)
 		require.NotEqual(e, m.mr.LKey(), g.rkey)

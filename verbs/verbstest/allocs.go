@@ -1,0 +1,65 @@
+package verbstest
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/verbs"
+	"github.com/argonaut-rdma/argonaut/verbs/driver"
+)
+
+// noAllocations measures what a SEND, a WRITE and a READ allocate in steady
+// state, at both ends and in the device: nothing.
+func noAllocations(e *env) {
+	const n = 4096
+	p := e.pair(pairOpts{})
+	src, dst, window, sink := p.a.mem(n, 0), p.b.mem(n, accLocal), p.b.mem(2*n, accRemote), p.a.sink(n)
+	recvs := []verbs.RecvWR{{WRID: 1, SGEs: []verbs.SGE{dst.sge(0, n/2), dst.sge(n/2, n/2)}}}
+	sends := []verbs.SendWR{
+		window.to(verbs.SendWR{Opcode: driver.OpWrite, SGEs: []verbs.SGE{src.sge(0, n)}}, 0),
+		window.to(signaled(3, driver.OpRead, sink.sge(0, n)), n),
+		signaled(2, driver.OpSend, src.sge(0, n/4), src.sge(n/4, n/4)),
+	}
+	var wcs [8]verbs.WC
+	var bad verbs.WC
+	poll := func(cq *verbs.CQ, k int) {
+		for k > 0 && e.ctx.Err() == nil {
+			n, err := cq.Poll(wcs[:])
+			if err != nil {
+				bad.Status = driver.StatusGeneralErr
+				return
+			}
+			for i := range n {
+				if wcs[i].Status != driver.StatusSuccess {
+					bad = wcs[i]
+				}
+			}
+			if k -= n; n == 0 {
+				runtime.Gosched()
+			}
+		}
+	}
+	round := func() {
+		if _, err := p.b.qp.PostRecv(recvs); err != nil {
+			bad.Status = driver.StatusGeneralErr
+		}
+		if _, err := p.a.qp.PostSend(sends); err != nil {
+			bad.Status = driver.StatusGeneralErr
+		}
+		poll(p.b.rq.cq, 1)
+		poll(p.a.sq.cq, 2)
+	}
+	for range 100 { // grow what grows once
+		round()
+	}
+	allocs := testing.AllocsPerRun(e.short(2000), round)
+	require.NoError(e, e.ctx.Err())
+	require.Equal(e, driver.StatusSuccess, bad.Status)
+	if raceEnabled {
+		e.Logf("%v allocations a round, not judged under the race detector", allocs)
+		return
+	}
+	require.Zero(e, allocs, "allocations per SEND, WRITE and READ")
+}

@@ -24,8 +24,13 @@ device_add() { rdma link add "$1"0 type "$1" netdev ve0; }
 # device_delete TYPE removes it again. In use, that blocks until the last user is gone, so it has a time limit.
 device_delete() { timeout 20 rdma link delete "$1"0; }
 
-# resources prints what the kernel still holds for user space, one line an object.
-resources() { rdma resource show qp; rdma resource show mr; rdma resource show pd; rdma resource show cq; rdma resource show cm_id; }
+# resources prints what the kernel holds for user space, one line an object.
+resources() {
+	local kind
+	for kind in qp mr pd cq srq cm_id; do
+		rdma resource show "$kind" 2>/dev/null | sed "/comm \[/d; s/^/$kind: /"
+	done
+}
 
 # step NAME COMMAND... runs a command, says how it ended and how long it took, and remembers a failure.
 step() {

@@ -1,0 +1,152 @@
+//go:build ibverbs && linux && cgo
+
+package ibverbs
+
+import (
+	"fmt"
+	"math/bits"
+	"sync"
+
+	"github.com/argonaut-rdma/argonaut/verbs/driver"
+	"github.com/argonaut-rdma/argonaut/verbs/ibverbs/internal/cverbs"
+)
+
+// cq is a completion queue.
+type cq struct {
+	dev *device
+	c   cverbs.CQ
+	ch  *compChannel // nil: none
+
+	unacked int // events got from the channel and not acknowledged; under ch.mu
+
+	mu        sync.Mutex
+	destroyed bool
+	wcs       [cverbs.MaxBatch]cverbs.WC // what one crossing fills
+}
+
+var _ driver.CQ = (*cq)(nil)
+
+func (d *device) CreateCQ(depth int, ch driver.CompChannel, vector int) (driver.CQ, error) {
+	q := &cq{dev: d}
+	var channel cverbs.CompChannel
+	if ch != nil {
+		var ok bool
+		if q.ch, ok = ch.(*compChannel); !ok || q.ch.dev != d {
+			return nil, fmt.Errorf("ibv_create_cq: completion channel of another device: %w", driver.ErrInvalid)
+		}
+		channel = q.ch.c
+	}
+	if depth <= 0 || vector < 0 {
+		return nil, fmt.Errorf("ibv_create_cq: depth %d, vector %d: %w", depth, vector, driver.ErrInvalid)
+	}
+	if n := d.ctx.NumCompVectors(); n > 0 {
+		vector %= n
+	}
+	var err error
+	if q.c, err = d.ctx.CreateCQ(depth, channel, vector); err != nil {
+		return nil, createErr("ibv_create_cq", err)
+	}
+	if q.ch != nil {
+		q.ch.add(q)
+	}
+	d.mu.Lock()
+	d.cqs[q.c] = q
+	d.mu.Unlock()
+	return q, nil
+}
+
+// Poll crosses into C once for every 64 completions.
+func (q *cq) Poll(wcs []driver.WC) (int, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.destroyed {
+		return 0, driver.ErrClosed
+	}
+	n := 0
+	for n < len(wcs) {
+		batch := q.wcs[:min(len(wcs)-n, len(q.wcs))]
+		got := q.c.Poll(batch)
+		if got < 0 {
+			return n, fmt.Errorf("ibv_poll_cq: %d: %w", got, driver.ErrDeviceLost)
+		}
+		for i := range batch[:got] {
+			convert(&wcs[n+i], &batch[i])
+		}
+		n += got
+		if got < len(batch) {
+			break
+		}
+	}
+	return n, nil
+}
+
+// wcOpcode maps ibv_wc_opcode; requests with and without immediate data or
+// invalidation complete alike.
+var wcOpcode = map[uint32]driver.Opcode{
+	cverbs.WCSend:     driver.OpSend,
+	cverbs.WCWrite:    driver.OpWrite,
+	cverbs.WCRead:     driver.OpRead,
+	cverbs.WCCompSwap: driver.OpCompareSwap,
+	cverbs.WCFetchAdd: driver.OpFetchAdd,
+	cverbs.WCBindMW:   driver.OpBindMW,
+	cverbs.WCLocalInv: driver.OpLocalInvalidate,
+	cverbs.WCRecv:     driver.OpRecv,
+	cverbs.WCRecvImm:  driver.OpRecvWriteImm,
+}
+
+func convert(to *driver.WC, from *cverbs.WC) {
+	*to = driver.WC{
+		WRID:      from.WRID,
+		Status:    driver.WCStatus(from.Status), // the values are those of ibv_wc_status
+		QPN:       from.QPN,
+		VendorErr: from.VendorErr,
+	}
+	if to.Status != driver.StatusSuccess {
+		return
+	}
+	to.Opcode = wcOpcode[from.Opcode]
+	to.ByteLen = from.ByteLen
+	switch {
+	case from.Flags&cverbs.WCFlagImm != 0:
+		to.HasImm = true
+		to.Imm = bits.ReverseBytes32(from.ImmOrRKey)
+	case from.Flags&cverbs.WCFlagInv != 0:
+		to.HasInv = true
+		to.InvalidatedRKey = from.ImmOrRKey
+	}
+}
+
+func (q *cq) ReqNotify(solicitedOnly bool) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.destroyed {
+		return driver.ErrClosed
+	}
+	return opErr("ibv_req_notify_cq", q.c.ReqNotify(solicitedOnly))
+}
+
+func (q *cq) Destroy() error {
+	q.mu.Lock()
+	q.destroyed = true
+	q.mu.Unlock()
+	q.dev.mu.Lock()
+	delete(q.dev.cqs, q.c)
+	q.dev.mu.Unlock()
+	if q.ch != nil {
+		q.ch.remove(q)
+	}
+	if err := q.c.Destroy(); err != nil {
+		// The queue is still there, with a QP on it.
+		q.dev.mu.Lock()
+		q.dev.cqs[q.c] = q
+		q.dev.mu.Unlock()
+		if q.ch != nil {
+			q.ch.add(q)
+		}
+		q.mu.Lock()
+		q.destroyed = false
+		q.mu.Unlock()
+		return opErr("ibv_destroy_cq", err)
+	}
+	return nil
+}

@@ -1,0 +1,309 @@
+//go:build ibverbs && linux && cgo
+
+package ibverbs
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/argonaut-rdma/argonaut/verbs/driver"
+	"github.com/argonaut-rdma/argonaut/verbs/ibverbs/internal/cverbs"
+)
+
+// qp is a reliable connected queue pair.
+type qp struct {
+	dev    *device
+	c      cverbs.QP
+	qpn    uint32
+	hasSRQ bool
+
+	// connMu guards the connection. It is held over modifications of the QP, so
+	// that they can not touch one that is destroyed.
+	connMu        sync.Mutex
+	destroyed     bool
+	state         driver.QPState // as the provider set it; a device may be in ERR on its own
+	id            *cmID          // nil until Connect or Accept
+	local, remote string
+
+	sendMu   sync.Mutex
+	sendGone bool
+	wrs      [cverbs.MaxBatch]cverbs.SendWR
+	sges     []cverbs.SGE
+
+	recvMu   sync.Mutex
+	recvGone bool
+	scratch  recvScratch
+}
+
+var _ driver.QP = (*qp)(nil)
+
+// CreateQP makes a queue pair in INIT.
+func (p *pd) CreateQP(a driver.QPAttr) (driver.QP, error) {
+	d := p.dev
+	send, ok1 := a.SendCQ.(*cq)
+	recv, ok2 := a.RecvCQ.(*cq)
+	if !ok1 || !ok2 || send.dev != d || recv.dev != d {
+		return nil, fmt.Errorf("ibv_create_qp: CQ missing or of another device: %w", driver.ErrInvalid)
+	}
+	init := cverbs.QPInitAttr{
+		SendCQ: send.c, RecvCQ: recv.c,
+		MaxSendWR: max(a.MaxSendWR, 1), MaxRecvWR: max(a.MaxRecvWR, 1), // siw makes no QP without either queue
+		MaxSendSGE: max(a.MaxSendSGE, 1), MaxRecvSGE: max(a.MaxRecvSGE, 1),
+		MaxInline: a.MaxInline,
+		SigAll:    a.SignalAll,
+	}
+	if a.SRQ != nil {
+		s, ok := a.SRQ.(*srq)
+		if !ok || s.dev != d {
+			return nil, fmt.Errorf("ibv_create_qp: SRQ of another device: %w", driver.ErrInvalid)
+		}
+		init.SRQ = s.c
+	}
+	c, err := p.c.CreateQP(&init)
+	if err != nil {
+		return nil, createErr("ibv_create_qp", err)
+	}
+	q := &qp{dev: d, c: c, qpn: c.QPN(), hasSRQ: a.SRQ != nil, state: driver.QPStateInit}
+	var attr cverbs.QPAttr
+	attr.SetState(int(driver.QPStateInit))
+	attr.SetAccess(d.qpAccess())
+	if !d.iwarp() {
+		attr.SetPort(d.port, 0)
+	}
+	if err := c.Modify(&attr); err != nil {
+		return nil, errors.Join(opErr("ibv_modify_qp to INIT", err), opErr("ibv_destroy_qp", c.Destroy()))
+	}
+	d.mu.Lock()
+	d.qps[c] = q
+	d.mu.Unlock()
+	return q, nil
+}
+
+// qpAccess is what the peer may do as far as the QP is concerned. Keys decide
+// the rest.
+func (d *device) qpAccess() uint32 {
+	acc := driver.AccessRemoteWrite | driver.AccessRemoteRead
+	if d.caps.Atomics {
+		acc |= driver.AccessRemoteAtomic
+	}
+	return uint32(acc)
+}
+
+func (q *qp) QPN() uint32 { return q.qpn }
+
+func (q *qp) LocalAddr() string {
+	q.connMu.Lock()
+	defer q.connMu.Unlock()
+	return q.local
+}
+
+func (q *qp) RemoteAddr() string {
+	q.connMu.Lock()
+	defer q.connMu.Unlock()
+	return q.remote
+}
+
+// Features are those of the device: the two ends do not negotiate them.
+func (q *qp) Features() driver.Features {
+	c := &q.dev.caps
+	return driver.Features{Atomics: c.Atomics, Imm: c.Imm, SendInv: c.SendInv}
+}
+
+// wrOpcode maps operations to ibv_wr_opcode.
+var wrOpcode = [...]uint32{
+	driver.OpSend:            cverbs.OpSend,
+	driver.OpSendWithImm:     cverbs.OpSendWithImm,
+	driver.OpSendWithInv:     cverbs.OpSendWithInv,
+	driver.OpWrite:           cverbs.OpWrite,
+	driver.OpWriteWithImm:    cverbs.OpWriteWithImm,
+	driver.OpRead:            cverbs.OpRead,
+	driver.OpCompareSwap:     cverbs.OpCompareSwap,
+	driver.OpFetchAdd:        cverbs.OpFetchAdd,
+	driver.OpBindMW:          cverbs.OpBindMW,
+	driver.OpLocalInvalidate: cverbs.OpLocalInv,
+}
+
+// PostSend crosses into C once for every 64 requests. How many were accepted is
+// what bad_wr says, whatever the return code: siw reports a full queue with
+// success, and a failed doorbell although everything is queued. In that last case
+// the QP is put to ERR, so that everything completes.
+func (q *qp) PostSend(wrs []driver.SendWR) (int, error) {
+	q.sendMu.Lock()
+	defer q.sendMu.Unlock()
+	if q.sendGone {
+		return 0, driver.ErrClosed
+	}
+	done := 0
+	for done < len(wrs) {
+		batch := wrs[done:min(done+len(q.wrs), len(wrs))]
+		q.sges = q.sges[:0]
+		var bad error
+		for i := range batch {
+			if bad = packSend(&q.wrs[i], &batch[i]); bad != nil {
+				batch = batch[:i]
+				break
+			}
+			q.sges = appendSGEs(q.sges, batch[i].SGEs)
+		}
+		if len(batch) == 0 {
+			return done, bad
+		}
+		n, errno := q.c.PostSend(q.wrs[:len(batch)], q.sges)
+		q.bound(batch[:n])
+		done += n
+		if n < len(batch) {
+			return done, postErr("ibv_post_send", errno)
+		}
+		if errno != 0 {
+			q.fault(errno)
+			if done < len(wrs) {
+				return done, fmt.Errorf("ibv_post_send: %w: %w", errno, driver.ErrQPState)
+			}
+		}
+		if bad != nil {
+			return done, bad
+		}
+	}
+	return done, nil
+}
+
+// bound records the keys of the windows that the requests bind.
+func (q *qp) bound(wrs []driver.SendWR) {
+	for i := range wrs {
+		if wrs[i].Opcode == driver.OpBindMW {
+			wrs[i].Bind.MW.(*mw).rkey.Store(wrs[i].Bind.RKey)
+		}
+	}
+}
+
+// packSend writes all fields but the SGEs.
+func packSend(to *cverbs.SendWR, from *driver.SendWR) error {
+	if int(from.Opcode) >= len(wrOpcode) {
+		return fmt.Errorf("ibv_post_send: opcode %v: %w", from.Opcode, driver.ErrInvalid)
+	}
+	*to = cverbs.SendWR{
+		WRID:           from.WRID,
+		Opcode:         wrOpcode[from.Opcode],
+		Flags:          uint32(from.Flags),
+		NumSGE:         uint32(len(from.SGEs)),
+		RemoteAddr:     from.RemoteAddr,
+		RKey:           from.RKey,
+		Imm:            from.Imm,
+		InvalidateRKey: from.InvalidateRKey,
+		CompareAdd:     from.CompareAdd,
+		Swap:           from.Swap,
+	}
+	if from.Opcode != driver.OpBindMW {
+		return nil
+	}
+	w, ok1 := from.Bind.MW.(*mw)
+	m, ok2 := from.Bind.MR.(*mr)
+	if !ok1 || !ok2 {
+		return fmt.Errorf("ibv_post_send: bind without window or region: %w", driver.ErrInvalid)
+	}
+	to.MW, to.MR = w.c.Handle(), m.c.Handle()
+	to.BindAddr, to.BindLength = from.Bind.Addr, from.Bind.Length
+	to.BindRKey, to.BindAccess = from.Bind.RKey, uint32(from.Bind.Access)
+	return nil
+}
+
+// fault ends a QP that the device no longer serves.
+func (q *qp) fault(cause error) {
+	q.dev.log.Error("queue pair faulted", "device", q.dev.caps.Name, "qpn", q.qpn, "error", cause)
+	_ = q.SetState(driver.QPStateErr)
+	q.dev.events.push(driver.Event{Type: driver.EventQPFatal, QP: q})
+}
+
+func (q *qp) PostRecv(wrs []driver.RecvWR) (int, error) {
+	q.recvMu.Lock()
+	defer q.recvMu.Unlock()
+	if q.recvGone {
+		return 0, driver.ErrClosed
+	}
+	if q.hasSRQ {
+		return 0, fmt.Errorf("ibv_post_recv: the QP receives from an SRQ: %w", driver.ErrInvalid)
+	}
+	return q.scratch.post(wrs, "ibv_post_recv", q.c.PostRecv)
+}
+
+// SetState moves the QP to ERR and, on RoCE and InfiniBand, tells the peer,
+// which would not notice before it sends; iWARP closes the connection by itself.
+func (q *qp) SetState(s driver.QPState) error {
+	if s != driver.QPStateErr {
+		return fmt.Errorf("set state %v: %w", s, driver.ErrNotSupported)
+	}
+	q.connMu.Lock()
+	defer q.connMu.Unlock()
+	if err := q.toErr(); err != nil {
+		return err
+	}
+	if q.id != nil && !q.dev.iwarp() {
+		q.id.disconnect()
+	}
+	return nil
+}
+
+// toErr moves the QP to ERR, under connMu.
+func (q *qp) toErr() error {
+	if q.destroyed {
+		return driver.ErrClosed
+	}
+	var attr cverbs.QPAttr
+	attr.SetState(int(driver.QPStateErr))
+	if err := q.c.Modify(&attr); err != nil {
+		return opErr("ibv_modify_qp to ERR", err)
+	}
+	q.state = driver.QPStateErr
+	return nil
+}
+
+// State asks the device, except on iWARP: siw does not tell.
+func (q *qp) State() (driver.QPState, error) {
+	q.connMu.Lock()
+	defer q.connMu.Unlock()
+	if q.destroyed {
+		return driver.QPStateReset, driver.ErrClosed
+	}
+	if q.dev.iwarp() {
+		return q.state, nil
+	}
+	s, err := q.c.QueryState()
+	return driver.QPState(s), opErr("ibv_query_qp", err)
+}
+
+// Disconnect tells the peer. Devices do not wait for the send queue first.
+func (q *qp) Disconnect() error {
+	q.connMu.Lock()
+	defer q.connMu.Unlock()
+	if q.destroyed {
+		return driver.ErrClosed
+	}
+	if q.id == nil {
+		return fmt.Errorf("rdma_disconnect: not connected: %w", driver.ErrQPState)
+	}
+	return q.id.disconnect()
+}
+
+func (q *qp) Destroy() error {
+	q.connMu.Lock()
+	_ = q.toErr() // a device that can not do even that gets destroyed all the same
+	q.destroyed = true
+	id := q.id
+	q.id = nil
+	q.connMu.Unlock()
+	q.sendMu.Lock()
+	q.sendGone = true
+	q.sendMu.Unlock()
+	q.recvMu.Lock()
+	q.recvGone = true
+	q.recvMu.Unlock()
+	q.dev.mu.Lock()
+	delete(q.dev.qps, q.c)
+	q.dev.mu.Unlock()
+	var idErr error
+	if id != nil {
+		idErr = id.destroy()
+	}
+	return errors.Join(idErr, opErr("ibv_destroy_qp", q.c.Destroy()))
+}

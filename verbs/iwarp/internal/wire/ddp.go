@@ -24,6 +24,7 @@ type Header struct {
 	Tagged bool
 	Last   bool
 	Op     Opcode
+	Imm    bool // a SEND's STag field holds immediate data: between two of our own only, a reserved bit elsewhere
 	STag   uint32
 	TO     uint64
 	QN     uint32
@@ -46,6 +47,9 @@ func PutHeader(b []byte, h *Header) int {
 		c |= ddpLast
 	}
 	b[1] = rdmapVersion | byte(h.Op)
+	if h.Imm {
+		b[1] |= rdmapImm
+	}
 	binary.BigEndian.PutUint32(b[2:], h.STag)
 	if h.Tagged {
 		b[0] = c | ddpTagged
@@ -59,6 +63,9 @@ func PutHeader(b []byte, h *Header) int {
 	return UntaggedLen
 }
 
+// IsTagged looks at the first byte of a segment: an untagged one has the longer header.
+func IsTagged(b byte) bool { return b&ddpTagged != 0 }
+
 // DecodeHeader decodes the header at the front of a DDP segment into h. It checks the versions, and that opcode, buffer
 // model and queue number belong together.
 func DecodeHeader(b []byte, h *Header) error {
@@ -66,7 +73,7 @@ func DecodeHeader(b []byte, h *Header) error {
 		return decodeErr("DDP segment is short", uint64(len(b)), TermDDPLocalCatastrophic)
 	}
 	c, r := b[0], b[1]
-	*h = Header{Tagged: c&ddpTagged != 0, Last: c&ddpLast != 0, Op: Opcode(r & rdmapOpMask), STag: binary.BigEndian.Uint32(b[2:])}
+	*h = Header{Tagged: c&ddpTagged != 0, Last: c&ddpLast != 0, Op: Opcode(r & rdmapOpMask), Imm: r&rdmapImm != 0, STag: binary.BigEndian.Uint32(b[2:])}
 	if c&ddpVerMask != ddpVersion {
 		if h.Tagged {
 			return decodeErr("DDP version", uint64(c&ddpVerMask), TermDDPTaggedVersion)

@@ -15,6 +15,7 @@ var headers = []Header{
 	{Last: true, Op: OpTerminate, QN: QNTerminate, MSN: 1},
 	{Last: true, Op: OpAtomicReq, QN: QNReadReq, MSN: 3},
 	{Last: true, Op: OpAtomicResp, QN: QNAtomicResp, MSN: 1},
+	{Last: true, Op: OpSendSE, Imm: true, STag: 42, QN: QNSend, MSN: 8},
 	{Last: true, Op: OpImmSE, QN: QNSend, MSN: 9},
 }
 

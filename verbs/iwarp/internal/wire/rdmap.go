@@ -27,6 +27,7 @@ const (
 	rdmapVersion = 1 << 6
 	rdmapVerMask = 0xc0
 	rdmapOpMask  = 0x0f
+	rdmapImm     = 0x10 // ours: see Header.Imm
 
 	ReadReqLen = 28 // bytes behind the untagged header
 )

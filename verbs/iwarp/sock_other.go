@@ -1,0 +1,27 @@
+//go:build !linux
+
+package iwarp
+
+import (
+	"net"
+	"syscall"
+
+	"github.com/argonaut-rdma/argonaut/verbs/driver"
+)
+
+// iovec is unused where rawConn never returns a connection.
+type iovec struct{}
+
+const iovMax = 1024
+
+func makeIovec([]byte) iovec { return iovec{} }
+
+func rawConn(net.Conn) syscall.RawConn { return nil }
+
+func writev(uintptr, []iovec) (int, error) { return 0, driver.ErrNotSupported }
+
+func readv(uintptr, []iovec) (int, error) { return 0, driver.ErrNotSupported }
+
+func wouldBlock(error) bool { return false }
+
+func maxSegment(net.Conn) int { return 0 }

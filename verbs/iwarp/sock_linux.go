@@ -17,6 +17,8 @@ func makeIovec(p []byte) iovec {
 	return v
 }
 
+func iovecBytes(v *iovec) (unsafe.Pointer, int) { return unsafe.Pointer(v.Base), int(v.Len) }
+
 // rawConn returns access to the descriptor where the connection is one that the fast path may read and write itself.
 func rawConn(c net.Conn) syscall.RawConn {
 	t, ok := c.(*net.TCPConn)
@@ -31,9 +33,16 @@ func rawConn(c net.Conn) syscall.RawConn {
 }
 
 // writev and readv are one non-blocking call each. At the end of the stream readv returns 0 and nil.
-func writev(fd uintptr, iov []iovec) (int, error) { return vectored(syscall.SYS_WRITEV, fd, iov) }
+func writev(fd uintptr, iov []iovec) (int, error) {
+	raceSend(iov)
+	return vectored(syscall.SYS_WRITEV, fd, iov)
+}
 
-func readv(fd uintptr, iov []iovec) (int, error) { return vectored(syscall.SYS_READV, fd, iov) }
+func readv(fd uintptr, iov []iovec) (int, error) {
+	n, err := vectored(syscall.SYS_READV, fd, iov)
+	raceReceived(iov, n)
+	return n, err
+}
 
 func vectored(trap, fd uintptr, iov []iovec) (int, error) {
 	for {

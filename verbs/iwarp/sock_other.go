@@ -5,6 +5,7 @@ package iwarp
 import (
 	"net"
 	"syscall"
+	"unsafe"
 
 	"github.com/argonaut-rdma/argonaut/verbs/driver"
 )
@@ -15,6 +16,8 @@ type iovec struct{}
 const iovMax = 1024
 
 func makeIovec([]byte) iovec { return iovec{} }
+
+func iovecBytes(*iovec) (unsafe.Pointer, int) { return nil, 0 }
 
 func rawConn(net.Conn) syscall.RawConn { return nil }
 

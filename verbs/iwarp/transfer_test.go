@@ -23,8 +23,8 @@ func TestSend(t *testing.T) {
 		src, sm := a.mem(4<<20, 0)
 		dst, dm := b.mem(4<<20, driver.AccessLocalWrite)
 		for i, n := range sizes {
-			pattern(src, i)
-			clear(dst)
+			pattern(src[:n+1], i)
+			clear(dst[:n+8])
 			// Odd offsets, several SGEs on both sides.
 			b.recv(uint64(i), sgeOf(dm, 3, n/3), sgeOf(dm, 3+n/3, 0), sgeOf(dm, 3+n/3, n-n/3))
 			a.post(driver.SendWR{WRID: uint64(100 + i), Opcode: driver.OpSend, Flags: driver.SendSignaled,
@@ -49,8 +49,8 @@ func TestWriteAndRead(t *testing.T) {
 		src, sm := a.mem(4<<20, driver.AccessLocalWrite)
 		dst, dm := b.mem(4<<20, driver.AccessLocalWrite|driver.AccessRemoteWrite|driver.AccessRemoteRead)
 		for i, n := range sizes {
-			pattern(src, i)
-			clear(dst)
+			pattern(src[:n+1], i)
+			clear(dst[:n+8])
 			a.post(driver.SendWR{WRID: 1, Opcode: driver.OpWrite, RemoteAddr: dm.Addr() + 5, RKey: dm.RKey(),
 				SGEs: []driver.SGE{sgeOf(sm, 1, n/2), sgeOf(sm, 1+n/2, n-n/2)}})
 			// The READ behind the WRITE sees what it placed.

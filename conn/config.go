@@ -1,8 +1,13 @@
 package conn
 
 import (
+	"fmt"
 	"log/slog"
+	"math"
+	"runtime"
 	"time"
+
+	"github.com/argonaut-rdma/argonaut/verbs"
 )
 
 // Config is how an Endpoint works. The zero value is the default; negative
@@ -88,4 +93,86 @@ type Config struct {
 
 	// Logger gets what no caller can be told. nil: silent.
 	Logger *slog.Logger
+
+	// Test hooks: what the device would have to lack.
+	noScopedKeys, noSRQ bool
+}
+
+// Limits of what Config can ask for, and of what it defaults to.
+const (
+	minRecvSize, maxRecvSize = 4 << 10, 1 << 20 // bytes; the same in the handshake
+	minCredits, maxCredits   = 8, 1024
+	minSendDepth, maxDepth   = 8, 4096
+	minOpDepth               = 4
+	maxRendezvous            = 256
+)
+
+// resolve replaces defaults, and checks ranges.
+func (c *Config) resolve(caps *verbs.Caps) error {
+	procs := runtime.GOMAXPROCS(0)
+	def := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&c.Pollers, min(max(procs/4, 1), 8))
+	if c.Spin == 0 && procs >= 4 {
+		c.Spin = 20 * time.Microsecond
+	}
+	c.Spin = max(c.Spin, 0)
+	def(&c.RecvSize, 128<<10)
+	def(&c.Credits, 32)
+	def(&c.RecvBuffers, 4096)
+	if c.RecvBuffers < 0 {
+		c.RecvBuffers = math.MaxInt
+	}
+	def(&c.SendDepth, 64)
+	def(&c.OpDepth, 32)
+	def(&c.EagerMax, c.RecvSize)
+	c.EagerMax = max(c.EagerMax, 0)
+	def(&c.CopyBreak, 1<<10)
+	// What is copied has to fit into the memory of one send buffer.
+	c.CopyBreak = min(max(c.CopyBreak, 0), txSize/2)
+	if c.MaxMessage == 0 {
+		c.MaxMessage = 64 << 20
+	}
+	def(&c.Rendezvous, 8)
+	c.Rendezvous = max(c.Rendezvous, 0)
+	for _, d := range []struct {
+		v *time.Duration
+		d time.Duration
+	}{{&c.HandshakeTimeout, 10 * time.Second}, {&c.RendezvousTimeout, 30 * time.Second}, {&c.DrainTimeout, time.Second}} {
+		if *d.v == 0 {
+			*d.v = d.d
+		}
+	}
+	if c.HandshakeTimeout < 0 || c.DrainTimeout < 0 {
+		return fmt.Errorf("%w: Config.HandshakeTimeout and DrainTimeout can not be off", verbs.ErrInvalid)
+	}
+	if c.MaxMessage < 0 {
+		return fmt.Errorf("%w: Config.MaxMessage is %d", verbs.ErrInvalid, c.MaxMessage)
+	}
+	for _, r := range []struct {
+		name   string
+		v      int
+		lo, hi int
+	}{
+		{"Pollers", c.Pollers, 1, 1024},
+		{"RecvSize", c.RecvSize, minRecvSize, maxRecvSize},
+		{"Credits", c.Credits, minCredits, maxCredits},
+		{"SendDepth", c.SendDepth, minSendDepth, maxDepth},
+		{"OpDepth", c.OpDepth, minOpDepth, maxDepth},
+		{"Rendezvous", c.Rendezvous, 0, maxRendezvous},
+	} {
+		if r.v < r.lo || r.v > r.hi {
+			return fmt.Errorf("%w: Config.%s is %d, not %d to %d", verbs.ErrInvalid, r.name, r.v, r.lo, r.hi)
+		}
+	}
+	if n := c.SendDepth + c.OpDepth; n > caps.MaxQPWR {
+		return fmt.Errorf("%w: Config.SendDepth + OpDepth is %d, %s allows %d", verbs.ErrLimit, n, caps.Name, caps.MaxQPWR)
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return nil
 }

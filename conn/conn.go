@@ -3,107 +3,179 @@ package conn
 import (
 	"context"
 	"net"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/argonaut-rdma/argonaut/buffer"
+	"github.com/argonaut-rdma/argonaut/conn/internal/wire"
+	"github.com/argonaut-rdma/argonaut/verbs"
 )
 
 // Conn is a connection to one peer: messages in order, both ways, and one-sided
 // access to granted memory. All methods are safe for concurrent use, and may be
 // called from callbacks unless they block.
-type Conn struct{}
+//
+// Its state is declared here; the files send, credit, recv, rendezvous,
+// onesided, complete and close have one kind of event each.
+type Conn struct {
+	// Set before the connection is used.
+	e      *Endpoint
+	l      *lane
+	p      *poller
+	qp     *verbs.QP  // nil until made
+	rq     *recvQueue // the lane's, or the QP's own
+	wants  bool       // counted in lane.want; guarded by lane.mu
+	dialer bool
+	remote netAddr
+	local  atomic.Pointer[netAddr]
 
-// Send sends m. It takes m.Payload and borrows m.Head. It blocks while credits
-// or send buffers are out, until ctx ends: then nothing was sent. nil means
-// accepted, not delivered: whether it arrives is for the layer above to learn
-// from the peer. Messages are sent in the order of acceptance; waiting Sends
-// are accepted first come first served. Errors: ErrTooLarge, ErrInvalid (a
-// payload of another arena), ctx's error, or why the connection ended.
-func (c *Conn) Send(ctx context.Context, m Message) error { return ErrNotSupported }
+	// Set by the handshake, before anything is sent or received.
+	peer      wire.Hello
+	epoch     uint32
+	packetMax int   // bytes of a SEND
+	maxSGE    int   // of a SEND
+	eagerMax  int64 // larger payloads go by rendezvous
+	canRndv   bool  // we may send by rendezvous
 
-// TrySend is Send where that does not block, else it returns false and sends
-// nothing: m.Payload stays the caller's, and Config.OnWritable tells when to try
-// again.
-func (c *Conn) TrySend(m Message) (bool, error) { return false, ErrNotSupported }
+	user        atomic.Pointer[any]
+	err         atomic.Pointer[error] // why it ended; set once
+	failed      chan struct{}         // closed when err is set
+	done        chan struct{}         // closed when all is given back
+	cut         chan struct{}         // closed when a graceful end is not to be waited for any longer
+	cutOnce     sync.Once
+	cancel      context.CancelFunc    // ends the handshake
+	setUp       chan struct{}         // closed when the handshake is over
+	cause       atomic.Pointer[error] // what an async event has told
+	mail        atomic.Uint32         // mailBits for the poller
+	owed        atomic.Int32          // receives posted since the last packet, in place of data
+	owedControl atomic.Int32          // likewise, in place of packets without data
+	used        atomic.Int32          // receives that the peer has filled and not got back
+	first       *time.Timer           // acceptor: until the dialer's first packet
+	stats       connCounters
 
-// Grant lets the peer read, or with write write, the bytes of l until Revoke or
-// the end of the connection; until then it holds references of its own. It
-// borrows l. It returns one Grant per buffer of l, in order. Errors:
-// ErrNotSupported where the device can not confine a grant to the range and the
-// connection.
-func (c *Conn) Grant(ctx context.Context, l *buffer.List, write bool) ([]Grant, error) {
-	return nil, ErrNotSupported
+	mu        sync.Mutex // the send lock
+	handed    bool       // Dial or OnAccept has handed the Conn out: OnFault is due
+	faulted   bool       // OnFault has been, or will never be, called
+	open      bool       // may post
+	greet     bool       // dialer: the first packet is due
+	closing   bool       // no new sends: Shutdown, or the peer's goodbye
+	shut      bool       // Shutdown
+	sentBye   bool
+	parkedNow bool // tell the peer that its rendezvous wait for us
+	toldPark  bool
+	tx        txRing
+	out       outgoing
+	credits   int // receive buffers of the peer that we may use
+	waiters   waitList
+	stall     stall // what the first waiter, or OnWritable, waits for
+	writable  bool  // OnWritable is due when that is there
+	rndv      rndvRing
+	fetched   uint64 // payloads that we fetched from the peer
+	told      uint64 // of which we have told it
+	grants    map[uint32]*buffer.Grant
+	ops       opTable
+
+	rx rxState // the poller's
 }
 
-// Revoke ends grants: no byte is read or written through them after it
-// returned nil. Grants that are not live are ignored.
-func (c *Conn) Revoke(ctx context.Context, gs []Grant) error { return ErrNotSupported }
+// stall is what a Send waits for.
+type stall uint8
 
-// Read fills dst, which it borrows, from the peer's memory granted by src, from
-// offset off on. It blocks until all bytes are there, or until ctx ends: then
-// the transfer goes on and may still write to dst's buffers, which stay
-// referenced until it is over. Errors: ErrStaleGrant, ErrInvalid (out of the
-// grant's range, or not a read grant), ctx's error, or why the connection ended:
-// a grant that the peer has revoked ends the connection.
-func (c *Conn) Read(ctx context.Context, dst *buffer.List, src Grant, off uint64) error {
-	return ErrNotSupported
-}
+const (
+	stallSlots stall = iota // a free send slot
+	stallRndv               // a free place for a rendezvous
+)
 
-// Write writes src, which it borrows, to the peer's memory granted by dst, from
-// offset off on. It blocks until the transport has taken all bytes, which is
-// not yet that they are placed; what is sent on this Conn afterwards arrives
-// after them. Errors as Read.
-func (c *Conn) Write(ctx context.Context, dst Grant, off uint64, src *buffer.List) error {
-	return ErrNotSupported
-}
+type netAddr string
 
-// Resume asks Admit again for a message that it has refused. It does not block.
-func (c *Conn) Resume() {}
+func (netAddr) Network() string  { return "rdma" }
+func (a netAddr) String() string { return string(a) }
 
 // MaxHead is the largest head that can be sent, in bytes.
-func (c *Conn) MaxHead() int { return 0 }
+func (c *Conn) MaxHead() int { return c.packetMax - wire.PacketLen - wire.RecordLen }
 
 // MaxMessage is the largest payload that the peer accepts, in bytes.
-func (c *Conn) MaxMessage() int64 { return 0 }
+func (c *Conn) MaxMessage() int64 { return int64(c.peer.MaxMessage) }
 
 // CanGrant reports whether Grant works on this connection: whether the device
 // confines remote access to the range and the connection.
-func (c *Conn) CanGrant() bool { return false }
+func (c *Conn) CanGrant() bool { return c.e.canGrant }
 
 // Epoch is the number of this connection that grants carry.
-func (c *Conn) Epoch() uint32 { return 0 }
+func (c *Conn) Epoch() uint32 { return c.epoch }
 
 // Endpoint returns the endpoint.
-func (c *Conn) Endpoint() *Endpoint { return nil }
+func (c *Conn) Endpoint() *Endpoint { return c.e }
 
 // SetUser keeps v for the layer above.
-func (c *Conn) SetUser(v any) {}
+func (c *Conn) SetUser(v any) { c.user.Store(&v) }
 
 // User returns what SetUser kept, or nil.
-func (c *Conn) User() any { return nil }
+func (c *Conn) User() any {
+	if p := c.user.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
 
-// LocalAddr is our address.
-func (c *Conn) LocalAddr() net.Addr { return nil }
+// LocalAddr is our address; empty until connected.
+func (c *Conn) LocalAddr() net.Addr {
+	if p := c.local.Load(); p != nil {
+		return *p
+	}
+	return netAddr("")
+}
 
 // RemoteAddr is the peer's address.
-func (c *Conn) RemoteAddr() net.Addr { return nil }
+func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
 // Err is why the connection ended, as OnFault gets it, or nil while it lives.
-func (c *Conn) Err() error { return nil }
+func (c *Conn) Err() error {
+	if p := c.err.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
 
 // Done is closed once the connection has ended, OnFault has returned, and every
 // reference that it held has been given back.
-func (c *Conn) Done() <-chan struct{} { return nil }
+func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Stats returns the connection's counters.
-func (c *Conn) Stats() ConnStats { return ConnStats{} }
+// Resume asks Admit again for a message that it has refused. It does not block.
+func (c *Conn) Resume() { c.kick(mailResume) }
 
 // Shutdown ends the connection gracefully: it refuses new sends, flushes what
 // was accepted, says goodbye, and waits until the peer has closed; when ctx ends
 // first, the connection is cut and ctx's error returned. It blocks, so it must
 // not be called from a callback.
-func (c *Conn) Shutdown(ctx context.Context) error { return nil }
+func (c *Conn) Shutdown(ctx context.Context) error {
+	c.startShutdown()
+	select {
+	case <-c.done:
+		return nil
+	case <-ctx.Done():
+	}
+	c.Close()
+	<-c.done
+	return ctx.Err()
+}
+
+// startShutdown refuses new sends and has the poller say goodbye once all is
+// flushed.
+func (c *Conn) startShutdown() {
+	c.mu.Lock()
+	c.closing, c.shut = true, true
+	c.waiters.wakeAll()
+	c.mu.Unlock()
+	c.kick(mailSettle)
+}
 
 // Close ends the connection at once; what was accepted may not arrive. It does
 // not block; Done tells when all is given back. Waiting calls end with
 // ErrClosed. A further Close returns nil.
-func (c *Conn) Close() error { return nil }
+func (c *Conn) Close() error {
+	c.fail(ErrClosed)
+	c.cutOnce.Do(func() { close(c.cut) })
+	return nil
+}

@@ -2,64 +2,285 @@ package conn
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
 	"net"
+	"sync"
 
 	"github.com/argonaut-rdma/argonaut/buffer"
+	"github.com/argonaut-rdma/argonaut/conn/internal/wire"
 	"github.com/argonaut-rdma/argonaut/verbs"
 )
 
 // Endpoint makes and accepts connections on one device, with the memory of one
 // arena. All methods are safe for concurrent use.
-type Endpoint struct{}
+type Endpoint struct {
+	dev   *verbs.Device
+	arena *buffer.Arena
+	cfg   Config
+	caps  verbs.Caps
+	log   *slog.Logger
+	pd    *verbs.PD
+
+	recvOwner, sendOwner buffer.Owner
+	canGrant             bool   // keys are confined to a range and a connection
+	useSRQ               bool   // receive buffers are shared
+	features             uint32 // wire features that we offer
+	readSGE              int    // SGEs of a READ
+	maxOp                uint64 // bytes of a one-sided request
+	laneConns            int    // connections per lane
+	pollers              []*poller
+	supplier             *supplier
+	stats                endpointCounters
+
+	life   context.Context // ends when connections are no longer made
+	cancel context.CancelFunc
+	// stopSupplier ends the supplier, which supplied tells.
+	stopSupplier context.CancelFunc
+	supplierDone chan struct{}
+	wg           sync.WaitGroup // listeners, handshakes, reapers
+
+	shutMu sync.Mutex // serializes Shutdown; before mu
+	closed bool       // Shutdown has succeeded
+
+	mu        sync.Mutex
+	closing   bool
+	conns     map[*Conn]struct{}
+	idle      chan struct{} // not nil: closed when conns is empty
+	lanes     []*lane
+	listeners []*verbs.Listener
+	past      ConnStats // of connections that are gone
+}
 
 // NewEndpoint makes an endpoint: it allocates a protection domain on dev,
 // attaches a to it and starts the pollers. The device and the arena stay the
-// caller's, and outlive the endpoint.
+// caller's, and outlive the endpoint. Errors: ErrInvalid and ErrLimit (Config
+// asks for what is out of range, or more than the device has), those of
+// buffer.Arena.Attach, the device's.
 func NewEndpoint(dev *verbs.Device, a *buffer.Arena, cfg Config) (*Endpoint, error) {
-	return nil, ErrNotSupported
+	caps := dev.Caps()
+	if err := cfg.resolve(&caps); err != nil {
+		return nil, err
+	}
+	e := &Endpoint{
+		dev: dev, arena: a, cfg: cfg, caps: caps, log: cfg.Logger,
+		recvOwner: a.Owner("conn receive", 0), sendOwner: a.Owner("conn send", 0),
+		canGrant: caps.ScopedKeys && !cfg.noScopedKeys,
+		useSRQ:   caps.SRQ && !cfg.noSRQ,
+		readSGE:  max(caps.MaxReadSGE, 1),
+		maxOp:    min(caps.MaxMsgSize, maxOpBytes),
+		conns:    make(map[*Conn]struct{}),
+	}
+	if cfg.Rendezvous > 0 && !caps.ReadSinkNeedsRemoteWrite {
+		e.features |= wire.FeatureRendezvous
+	}
+	e.laneConns = min(laneConns, caps.MaxCQE/(cfg.SendDepth+cfg.OpDepth+cfg.Credits))
+	if e.useSRQ {
+		e.laneConns = min(e.laneConns, caps.MaxSRQWR/cfg.Credits)
+	}
+	if e.laneConns == 0 {
+		return nil, fmt.Errorf("%w: Config.SendDepth, OpDepth and Credits of one connection exceed %s's queues (%d completions, %d shared receives)",
+			verbs.ErrLimit, caps.Name, caps.MaxCQE, caps.MaxSRQWR)
+	}
+	var err error
+	if e.pd, err = dev.AllocPD(); err != nil {
+		return nil, err
+	}
+	e.life, e.cancel = context.WithCancel(context.Background())
+	if err = a.Attach(e.life, e.pd); err != nil {
+		e.cancel()
+		return nil, errors.Join(err, e.pd.Close())
+	}
+	for i := range cfg.Pollers {
+		p := &poller{e: e, index: i, done: make(chan struct{})}
+		if p.ch, err = dev.CreateCompChannel(); err != nil {
+			break
+		}
+		p.lanes.Store(new([]*lane))
+		e.pollers = append(e.pollers, p)
+	}
+	if err != nil {
+		e.cancel()
+		for _, p := range e.pollers {
+			err = errors.Join(err, p.ch.Close())
+		}
+		return nil, errors.Join(err, a.Detach(context.Background(), e.pd), e.pd.Close())
+	}
+	for _, p := range e.pollers {
+		go p.run()
+	}
+	e.supplier = &supplier{e: e, bell: make(chan struct{}, 1)}
+	e.supplierDone = make(chan struct{})
+	ctx, stop := context.WithCancel(context.Background())
+	e.stopSupplier = stop
+	go func() {
+		defer close(e.supplierDone)
+		e.supplier.run(ctx)
+	}()
+	return e, nil
 }
 
 // Device returns the device.
-func (e *Endpoint) Device() *verbs.Device { return nil }
+func (e *Endpoint) Device() *verbs.Device { return e.dev }
 
 // Arena returns the arena.
-func (e *Endpoint) Arena() *buffer.Arena { return nil }
+func (e *Endpoint) Arena() *buffer.Arena { return e.arena }
 
 // PD returns the endpoint's protection domain.
-func (e *Endpoint) PD() *verbs.PD { return nil }
-
-// Listen accepts connections on addr, "host:port" with port 0 for any, until
-// Shutdown or Close. It may be called more than once. ctx bounds the call.
-func (e *Endpoint) Listen(ctx context.Context, addr string) error { return ErrNotSupported }
+func (e *Endpoint) PD() *verbs.PD { return e.pd }
 
 // Addrs are the addresses listened on, with the ports that were bound.
-func (e *Endpoint) Addrs() []net.Addr { return nil }
-
-// Addr is the first of Addrs, or nil.
-func (e *Endpoint) Addr() net.Addr { return nil }
-
-// Dial connects to the endpoint listening on addr, "host:port". It blocks until
-// the peer has accepted, at most for HandshakeTimeout. Errors: *RefusedError,
-// ErrRefused, ErrProtocol (the peer is no endpoint of ours, or of no common
-// version), ErrClosed, ctx's error.
-func (e *Endpoint) Dial(ctx context.Context, addr string) (*Conn, error) { return nil, ErrNotSupported }
-
-// DialUser is Dial with Conn.SetUser(user) before the first callback can run.
-func (e *Endpoint) DialUser(ctx context.Context, addr string, user any) (*Conn, error) {
-	return nil, ErrNotSupported
+func (e *Endpoint) Addrs() []net.Addr {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var as []net.Addr
+	for _, l := range e.listeners {
+		as = append(as, netAddr(l.Addr()))
+	}
+	return as
 }
 
-// Stats returns the endpoint's counters.
-func (e *Endpoint) Stats() Stats { return Stats{} }
+// Addr is the first of Addrs, or nil.
+func (e *Endpoint) Addr() net.Addr {
+	if as := e.Addrs(); len(as) > 0 {
+		return as[0]
+	}
+	return nil
+}
 
-// Shutdown ends the endpoint gracefully: it stops listening, refuses new sends,
-// flushes send queues, says goodbye to the peers and waits until they have
-// closed, then drains and destroys everything down to the protection domain, in
-// that order. When ctx ends, the rest is done at once, without waiting for
-// peers. It blocks until no callback runs any more and all goroutines have
-// ended. The error names what could not be released.
-// It must not be called from a callback.
-func (e *Endpoint) Shutdown(ctx context.Context) error { return ErrNotSupported }
+// join makes a Conn, with a place in a lane.
+func (e *Endpoint) join(remote string, dialer bool, cancel context.CancelFunc) (*Conn, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closing {
+		return nil, ErrClosed
+	}
+	if n := (len(e.conns) + 1) * e.cfg.Credits; n > e.cfg.RecvBuffers {
+		return nil, fmt.Errorf("%w: %d receive buffers for %d connections, Config.RecvBuffers is %d",
+			verbs.ErrLimit, n, len(e.conns)+1, e.cfg.RecvBuffers)
+	}
+	l, err := e.place()
+	if err != nil {
+		return nil, err
+	}
+	c := &Conn{
+		e: e, l: l, p: l.p, rq: l.rq, remote: netAddr(remote), dialer: dialer, greet: dialer,
+		maxSGE: max(min(e.caps.MaxSGE, maxSendSGE), 2),
+		failed: make(chan struct{}), done: make(chan struct{}), cut: make(chan struct{}),
+		setUp: make(chan struct{}), cancel: cancel,
+	}
+	c.ops.sges = make([]verbs.SGE, 0, max(c.maxSGE, e.readSGE))
+	l.members++
+	l.p.members++
+	e.conns[c] = struct{}{}
+	return c, nil
+}
 
-// Close is Shutdown without waiting for peers. A further Close returns nil.
-func (e *Endpoint) Close() error { return nil }
+// place finds the lane for a further connection: of the poller with the fewest,
+// a lane with room, else a new one. With e.mu.
+func (e *Endpoint) place() (*lane, error) {
+	p := e.pollers[0]
+	for _, q := range e.pollers[1:] {
+		if q.members < p.members {
+			p = q
+		}
+	}
+	for _, l := range *p.lanes.Load() {
+		if l.members < e.laneConns {
+			return l, nil
+		}
+	}
+	l, err := e.newLane(p)
+	if err != nil {
+		return nil, err
+	}
+	e.lanes = append(e.lanes, l)
+	lanes := append(append([]*lane(nil), *p.lanes.Load()...), l)
+	p.lanes.Store(&lanes)
+	p.wake() // the new queue has to be armed
+	return l, nil
+}
+
+// forget ends a connection's part in the endpoint.
+func (e *Endpoint) forget(c *Conn) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c.l.members--
+	c.p.members--
+	delete(e.conns, c)
+	e.past.add(c.Stats())
+	if len(e.conns) == 0 && e.idle != nil {
+		close(e.idle)
+		e.idle = nil
+	}
+}
+
+// hello is what we say of ourselves.
+func (e *Endpoint) hello(epoch uint32) wire.Hello {
+	return wire.Hello{
+		Credits: uint16(e.cfg.Credits), Rendezvous: uint16(e.cfg.Rendezvous), Features: e.features,
+		RecvSize: uint32(e.cfg.RecvSize), Epoch: epoch, MaxMessage: uint64(e.cfg.MaxMessage),
+	}
+}
+
+// agree takes what the peer has said of itself.
+func (c *Conn) agree(h wire.Hello) {
+	e := c.e
+	c.peer, c.epoch = h, h.Epoch
+	c.credits = int(h.Credits)
+	c.packetMax = int(h.RecvSize)
+	c.eagerMax = int64(e.cfg.EagerMax)
+	if n := min(e.cfg.Rendezvous, int(h.Rendezvous)); c.canFetch() && e.canGrant && n > 0 {
+		c.canRndv = true
+		c.rndv.sends = make([]rndvSend, n)
+	}
+}
+
+func newEpoch() uint32 { return rand.Uint32() }
+
+// connect makes the queue pair of a Conn and posts its receives: everything up
+// to the handshake. Whoever calls it closes c.setUp when the handshake is over.
+func (c *Conn) connect(ctx context.Context) error {
+	e := c.e
+	if err := c.newTx(ctx, e.cfg.SendDepth); err != nil {
+		return err
+	}
+	cfg := verbs.QPConfig{
+		SendCQ: c.l.cq, RecvCQ: c.l.cq, SRQ: c.l.srq,
+		MaxSendWR: e.cfg.SendDepth + e.cfg.OpDepth, MaxRecvWR: e.cfg.Credits,
+		MaxSendSGE: max(c.maxSGE, 1), MaxRecvSGE: 1, OnEvent: c.event,
+	}
+	qp, err := e.pd.CreateQP(cfg)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.qp = qp
+	c.mu.Unlock()
+	if c.l.rq == nil {
+		c.rq = newRecvQueue(e.pd, e.cfg.Credits, qp.PostRecv)
+	}
+	c.l.enter(c)
+	return c.l.supply(ctx, c)
+}
+
+// handOut makes OnFault due, unless the connection has ended already.
+func (c *Conn) handOut() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.Err(); err != nil {
+		return err
+	}
+	c.handed = true
+	return nil
+}
+
+// param is what we ask of the device for a connection.
+func (e *Endpoint) param(h wire.Hello) verbs.ConnParam {
+	var b [wire.HelloLen]byte
+	h.Put(&b)
+	const atATime = 16 // READs: more do not fill the path better
+	return verbs.ConnParam{PrivateData: b[:], IRD: min(e.caps.MaxIRD, atATime), ORD: min(e.caps.MaxORD, atATime)}
+}

@@ -1,0 +1,251 @@
+package conn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/argonaut-rdma/argonaut/verbs"
+)
+
+var (
+	errDisconnected = errors.New("the connection is gone")
+	errRndvTimeout  = fmt.Errorf("%w: the peer does not fetch a payload", ErrTimeout)
+	errFirstTimeout = fmt.Errorf("%w: the peer's first frame has not come", ErrTimeout)
+)
+
+// destroyRetry is the pause before a queue pair that the device failed to
+// destroy is tried again.
+const destroyRetry = 100 * time.Millisecond
+
+func isQPState(err error) bool {
+	return errors.Is(err, verbs.ErrQPState) || errors.Is(err, verbs.ErrClosed)
+}
+
+func (c *Conn) fault(k FaultKind, err error) error {
+	return &FaultError{Kind: k, Remote: c.remote.String(), Err: err}
+}
+
+func (c *Conn) protocol(format string, a ...any) error {
+	return c.fault(FaultPeer, fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, a...)))
+}
+
+// fail ends the connection, for the first reason given. It does not block and
+// needs no lock.
+func (c *Conn) fail(err error) { c.end(err, false) }
+
+// endGracefully ends the connection after both sides have said goodbye.
+func (c *Conn) endGracefully() {
+	c.mu.Lock()
+	err := error(io.EOF)
+	if c.shut {
+		err = ErrClosed
+	}
+	c.mu.Unlock()
+	c.end(err, true)
+}
+
+func (c *Conn) end(err error, graceful bool) {
+	var inner *FaultError
+	if f, ok := err.(*FaultError); ok && errors.As(f.Err, &inner) {
+		err = inner // c.fault of what c.fault or c.protocol has made
+	}
+	if !c.err.CompareAndSwap(nil, &err) {
+		return
+	}
+	close(c.failed)
+	c.cancel()
+	c.kick(mailFail)
+	c.e.wg.Add(1)
+	go c.reap(graceful)
+}
+
+// lost ends the connection because the QP has gone to ERR by itself.
+func (c *Conn) lost() {
+	if c.Err() != nil {
+		return
+	}
+	c.mu.Lock()
+	shut := c.shut && c.sentBye
+	c.mu.Unlock()
+	err := error(nil)
+	if p := c.cause.Load(); p != nil {
+		err = *p
+	}
+	switch {
+	case shut:
+		err = ErrClosed
+	case c.rx.byeDone:
+		err = io.EOF
+	case err == nil:
+		err = c.fault(FaultPath, errDisconnected)
+	}
+	c.fail(err)
+}
+
+// event runs on the device's event goroutine.
+func (c *Conn) event(ev verbs.Event) {
+	var err error
+	switch ev.Type {
+	case verbs.EventDisconnected:
+	case verbs.EventQPReqErr, verbs.EventQPAccessErr:
+		err = c.fault(FaultPeer, fmt.Errorf("%v", ev.Type))
+	case verbs.EventQPFatal:
+		err = c.fault(FaultLocal, fmt.Errorf("%v", ev.Type))
+	default:
+		return
+	}
+	if err != nil {
+		c.cause.CompareAndSwap(nil, &err)
+	}
+	c.kick(mailGone)
+}
+
+// reap takes the queue pair down. Its goroutine is started by end and ends when
+// the queue pair is destroyed; Endpoint.wg counts it.
+func (c *Conn) reap(graceful bool) {
+	defer c.e.wg.Done()
+	<-c.setUp // c.qp is known from here on
+	c.kick(mailFail)
+	if c.first != nil {
+		c.first.Stop()
+	}
+	if c.qp == nil {
+		c.kick(mailReaped)
+		return
+	}
+	if graceful && c.qp.Disconnect() == nil {
+		t := time.NewTimer(c.e.cfg.DrainTimeout)
+		select {
+		case <-c.qp.Disconnected():
+		case <-c.cut:
+		case <-t.C:
+		}
+		t.Stop()
+	}
+	c.withdraw()
+	if err := c.qp.SetError(); err != nil {
+		c.e.log.Warn("set QP to ERR", "remote", c.remote, "err", err)
+	}
+	// Draining collects completions, which the poller handles; destroying is
+	// what ends the device's access, whether all have come or not.
+	ctx, cancel := context.WithTimeout(context.Background(), c.e.cfg.DrainTimeout)
+	c.qp.Drain(ctx)
+	cancel()
+	for {
+		orphans, err := c.qp.Close()
+		c.e.stats.orphans.Add(uint64(len(orphans)))
+		if err == nil {
+			break
+		}
+		// Until it is destroyed the device may use the buffers: they stay
+		// referenced, and Endpoint.Shutdown names the connection.
+		c.e.log.Warn("destroy QP", "remote", c.remote, "err", err)
+		time.Sleep(destroyRetry)
+		c.withdraw()
+	}
+	c.kick(mailReaped)
+}
+
+// withdraw revokes every grant: the peer's access is over.
+func (c *Conn) withdraw() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.rndv.timer != nil {
+		c.rndv.timer.Stop()
+	}
+	for rkey := range c.grants {
+		if err := c.revokeLocked(rkey); err != nil {
+			c.e.log.Warn("revoke a grant", "remote", c.remote, "err", err)
+		}
+	}
+	for i := range c.rndv.sends {
+		d := &c.rndv.sends[i]
+		if err := d.finish(); err != nil {
+			c.e.log.Warn("revoke a rendezvous", "remote", c.remote, "err", err)
+		}
+	}
+}
+
+// isSetUp reports whether the handshake is over, one way or the other.
+func (c *Conn) isSetUp() bool {
+	select {
+	case <-c.setUp:
+		return true
+	default:
+		return false
+	}
+}
+
+// faultOnce runs on the poller when err is set: no callback but OnFault from
+// here on.
+func (c *Conn) faultOnce() {
+	c.rx.dead = true
+	c.mu.Lock()
+	call := c.handed && !c.faulted
+	first := !c.faulted
+	c.faulted = true
+	c.mu.Unlock()
+	err := c.Err()
+	var f *FaultError
+	if first && errors.As(err, &f) {
+		c.e.stats.faults[f.Kind].Add(1)
+	}
+	if call && c.e.cfg.OnFault != nil {
+		c.e.cfg.OnFault(c, err)
+	}
+}
+
+// buried runs on the poller when the QP is destroyed, so that no completion of
+// it comes any more: everything is given back.
+func (c *Conn) buried() {
+	c.l.leave(c, c.rx.waiting)
+	c.p.mu.Lock()
+	c.rx.reaped = true
+	bufs, list := c.rx.bufs, c.rx.gotList
+	c.rx.bufs, c.rx.gotList = nil, nil
+	c.p.mu.Unlock()
+	for _, b := range bufs {
+		b.Release()
+	}
+	if list != nil {
+		list.Release()
+	}
+	if c.rx.list != nil {
+		c.rx.list.Release()
+		c.rx.list = nil
+	}
+
+	c.mu.Lock()
+	if c.out.list != nil {
+		c.out.list.Release()
+		c.out.list = nil
+	}
+	c.releaseOps()
+	c.tx.release()
+	c.mu.Unlock()
+
+	for c.rx.in.head != nil {
+		c.unref(c.rx.in.pop())
+	}
+	for !c.rx.entries.empty() {
+		e := *c.rx.entries.front()
+		c.rx.entries.pop()
+		if e.payload != nil {
+			e.payload.Release()
+		}
+		c.unref(e.pkt)
+	}
+	if c.rq != nil && c.rq != c.l.rq {
+		c.rq.releaseAll()
+	}
+	if c.l.rq != nil {
+		if err := c.l.rq.flush(); err != nil {
+			c.l.failAll(err)
+		}
+	}
+	c.e.forget(c)
+	close(c.done)
+}

@@ -1,0 +1,81 @@
+package conn
+
+import (
+	"github.com/argonaut-rdma/argonaut/verbs"
+)
+
+// completed handles one completion.
+func (p *poller) completed(l *lane, wc *verbs.WC) {
+	c := l.conn(wc.QPN)
+	kind, index := wc.WRID&wrKind, uint32(wc.WRID&wrIndex)
+	if kind == wrRecv && l.rq != nil {
+		b := l.rq.take(wc.WRID)
+		if c == nil || wc.Status != verbs.StatusSuccess {
+			l.drop(b, c)
+		} else {
+			c.received(b, int(wc.ByteLen))
+		}
+	}
+	if c == nil {
+		p.e.stats.lateReceives.Add(1)
+		return
+	}
+	p.touch(c)
+	if kind == wrRecv && l.rq == nil {
+		b := c.rq.take(wc.WRID)
+		if wc.Status != verbs.StatusSuccess {
+			b.Release()
+		} else {
+			c.received(b, int(wc.ByteLen))
+		}
+	}
+	if wc.Status != verbs.StatusSuccess {
+		c.completedErr(wc)
+		if kind == wrOp {
+			return // the QP is going down; its payload is given back when it is gone
+		}
+	}
+	switch kind {
+	case wrSend:
+		c.mu.Lock()
+		ok := c.retire(index)
+		c.mu.Unlock()
+		if !ok {
+			p.e.log.Error("completion of a send that is not outstanding", "seq", index, "remote", c.remote)
+		}
+	case wrControl:
+		c.mu.Lock()
+		if c.tx.controlBusy[index] {
+			c.tx.controlBusy[index] = false
+			c.tx.control[index].chunk.ReleasePosted()
+		}
+		c.mu.Unlock()
+	case wrOp:
+		c.opCompleted(index)
+	}
+}
+
+// completedErr handles a status other than success: the connection is over.
+func (c *Conn) completedErr(wc *verbs.WC) {
+	if c.rx.dead || c.Err() != nil {
+		return
+	}
+	if wc.Status == verbs.StatusWRFlushErr {
+		// The QP is in ERR. Why, another completion or an event may tell, and
+		// what was received before may still be in the queue.
+		c.kick(mailGone)
+		return
+	}
+	c.fail(c.fault(classify(wc.Status), verbs.WCErr(wc)))
+}
+
+// classify says whose fault a status is.
+func classify(s verbs.WCStatus) FaultKind {
+	switch s {
+	case verbs.StatusRetryExcErr, verbs.StatusRNRRetryExcErr, verbs.StatusRespTimeoutErr, verbs.StatusWRFlushErr:
+		return FaultPath
+	case verbs.StatusRemInvReqErr, verbs.StatusRemAccessErr, verbs.StatusRemOpErr, verbs.StatusRemAbortErr, verbs.StatusBadRespErr:
+		return FaultPeer
+	}
+	return FaultLocal
+}

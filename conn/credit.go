@@ -1,0 +1,99 @@
+package conn
+
+import (
+	"github.com/argonaut-rdma/argonaut/conn/internal/wire"
+	"github.com/argonaut-rdma/argonaut/verbs"
+)
+
+// settle is what the poller does once per batch with a connection that the
+// batch has touched: it books the credits that came and the sends that
+// completed, posts what that allows, and wakes senders. See also pumpControl.
+func (c *Conn) settle() {
+	c.mu.Lock()
+	c.credits += c.rx.credits
+	c.rx.credits = 0
+	if c.credits > int(c.peer.Credits) && c.Err() == nil {
+		c.mu.Unlock()
+		c.fail(c.protocol("%d credits of %d receive buffers", c.credits, c.peer.Credits))
+		return
+	}
+	c.pump()
+	c.wakeSender()
+	call := c.writable && c.waiters.empty() && c.canAccept() && c.Err() == nil && c.handed
+	if call {
+		c.writable = false
+	}
+	bye := c.open && c.sentBye && c.rx.byeDone
+	c.mu.Unlock()
+	if bye {
+		c.endGracefully()
+	}
+	if call && c.e.cfg.OnWritable != nil && !c.rx.dead {
+		c.e.cfg.OnWritable(c)
+	}
+}
+
+// pumpControl posts a packet without data when something has to be said that no
+// data packet has said: credits, payloads fetched, parking, the dialer's
+// greeting, goodbye. With c.mu.
+func (c *Conn) pumpControl() {
+	owed := int(c.owed.Load())
+	credits := owed > 0 && owed >= min(c.e.cfg.Credits/2, max(c.outstanding()-1, 1)) ||
+		owed+int(c.owedControl.Load()) >= c.e.cfg.Credits/2
+	bye := c.byeDue()
+	if !credits && c.fetched == c.told && c.parkedNow == c.toldPark && !c.greet && !bye {
+		return
+	}
+	reserve := noticeReserve
+	if owed > 0 {
+		reserve = 0
+	}
+	if c.credits <= reserve {
+		return // the peer's next packet brings some: see PROTOCOL.md
+	}
+	i := 0
+	for c.tx.controlBusy[i] {
+		if i++; i == controlSlots {
+			return // until a completion
+		}
+	}
+	s := &c.tx.control[i]
+	s.start()
+	if c.fetched != c.told {
+		wire.Record{Type: wire.Done, Payload: c.fetched}.Put(s.grow(wire.RecordLen))
+	}
+	if bye {
+		wire.Record{Type: wire.Goodbye}.Put(s.grow(wire.RecordLen))
+	}
+	c.putHeader(s)
+	s.chunk.RetainPosted()
+	c.tx.wrs[0] = verbs.SendWR{
+		WRID: wrControl | uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGEs: s.sges,
+	}
+	n, err := c.qp.PostSend(c.tx.wrs[:1])
+	if n == 0 {
+		s.chunk.ReleasePosted()
+		c.postFailed(err)
+		return
+	}
+	c.tx.controlBusy[i] = true
+	c.credits--
+	c.told = c.fetched
+	c.greet = false
+	c.sentBye = c.sentBye || bye
+	c.stats.packetsSent.Add(1)
+	c.stats.creditUpdates.Add(1)
+}
+
+// outstanding is how many receive buffers the peer may think it can use:
+// those that we have, but for those that it has filled and not got back. With
+// c.mu.
+func (c *Conn) outstanding() int {
+	return c.e.cfg.Credits - int(c.used.Load())
+}
+
+// byeDue reports whether goodbye is to be said: all has been sent, fetched and
+// acknowledged. With c.mu.
+func (c *Conn) byeDue() bool {
+	return c.closing && !c.sentBye && c.tx.posted == c.tx.built && c.out.list == nil && c.rndv.empty()
+}

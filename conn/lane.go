@@ -1,0 +1,157 @@
+package conn
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/argonaut-rdma/argonaut/buffer"
+	"github.com/argonaut-rdma/argonaut/verbs"
+)
+
+// laneConns is how many connections share a completion queue, at most: what the
+// queue's memory and the polling of idle queues are balanced by.
+const laneConns = 32
+
+// lane is a completion queue of a poller, with the connections on it and, where
+// the device has them, the shared receive queue that they use.
+//
+// Credits promise receive buffers, so the SRQ always owns at least as many as
+// its connections have credits: buffers posted, in packets not yet delivered,
+// or being waited for.
+type lane struct {
+	p     *poller
+	cq    *verbs.CQ
+	srq   *verbs.SRQ // nil: each QP has its own receive queue
+	rq    *recvQueue // of srq
+	armed bool       // the poller's: an announcement is due
+
+	members int // connections; guarded by Endpoint.mu
+
+	mu    sync.RWMutex
+	conns map[uint32]*Conn // by QPN
+	want  int              // credits of the connections
+	owned int              // buffers of the SRQ
+}
+
+func (e *Endpoint) newLane(p *poller) (*lane, error) {
+	l := &lane{p: p, conns: make(map[uint32]*Conn)}
+	perConn := e.cfg.SendDepth + e.cfg.OpDepth + e.cfg.Credits
+	cq, err := e.dev.CreateCQ(verbs.CQConfig{
+		Depth: e.laneConns * perConn, Channel: p.ch, Vector: p.index, OnEvent: l.event,
+	})
+	if err != nil {
+		return nil, err
+	}
+	l.cq = cq
+	if e.useSRQ {
+		depth := e.laneConns * e.cfg.Credits
+		l.srq, err = e.pd.CreateSRQ(verbs.SRQConfig{MaxWR: depth, OnEvent: l.event})
+		if err != nil {
+			cq.Close()
+			return nil, err
+		}
+		l.rq = newRecvQueue(e.pd, depth, l.srq.PostRecv)
+	}
+	return l, nil
+}
+
+// event runs on the device's event goroutine: the CQ or the SRQ has failed, so
+// that completions are lost.
+func (l *lane) event(ev verbs.Event) {
+	if ev.Type == verbs.EventSRQLimitReached {
+		return
+	}
+	l.failAll(fmt.Errorf("%v", ev.Type))
+}
+
+// failAll ends every connection of the lane by a local fault.
+func (l *lane) failAll(err error) {
+	l.mu.RLock()
+	all := make([]*Conn, 0, len(l.conns))
+	for _, c := range l.conns {
+		all = append(all, c)
+	}
+	l.mu.RUnlock()
+	for _, c := range all {
+		c.fail(c.fault(FaultLocal, err))
+	}
+}
+
+func (l *lane) conn(qpn uint32) *Conn {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.conns[qpn]
+}
+
+// enter makes completions of c's QP find c.
+func (l *lane) enter(c *Conn) {
+	l.mu.Lock()
+	l.conns[c.qp.QPN()] = c
+	l.mu.Unlock()
+}
+
+// supply posts the receive buffers that c promises its peer. It blocks for arena
+// memory.
+func (l *lane) supply(ctx context.Context, c *Conn) error {
+	n := c.e.cfg.Credits
+	if l.rq != nil {
+		l.mu.Lock()
+		l.want += n
+		c.wants = true
+		n = max(l.want-l.owned, 0)
+		l.owned += n
+		l.mu.Unlock()
+	}
+	for i := range n {
+		b, err := c.e.arena.Get(ctx, c.e.cfg.RecvSize, c.e.recvOwner)
+		if err == nil {
+			err = c.rq.add(b, creditor{})
+		}
+		if err != nil {
+			if l.rq != nil {
+				l.mu.Lock()
+				l.owned -= n - i
+				l.mu.Unlock()
+			}
+			return fmt.Errorf("receive buffers: %w", err)
+		}
+	}
+	return c.rq.flush()
+}
+
+// leave ends c's part in the lane: its QP is gone. waiting is how many of its
+// buffers were given away and not yet replaced.
+func (l *lane) leave(c *Conn, waiting int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.qp != nil {
+		delete(l.conns, c.qp.QPN())
+	}
+	if c.wants {
+		l.want -= c.e.cfg.Credits
+		l.owned -= waiting
+	}
+}
+
+// drop takes a receive buffer that c, which may be nil, has no use for: it goes
+// back to the SRQ if that would be short of it, else to the arena.
+func (l *lane) drop(b buffer.RDMABuffer, c *Conn) {
+	if l.rq == nil {
+		b.Release()
+		return
+	}
+	l.mu.Lock()
+	keep := l.owned <= l.want
+	if !keep {
+		l.owned--
+	}
+	l.mu.Unlock()
+	if !keep {
+		b.Release()
+		return
+	}
+	if err := l.rq.add(b, creditor{}); err != nil {
+		l.failAll(err)
+	}
+}

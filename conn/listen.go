@@ -1,0 +1,122 @@
+package conn
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/argonaut-rdma/argonaut/conn/internal/wire"
+	"github.com/argonaut-rdma/argonaut/verbs"
+)
+
+// Listen accepts connections on addr, "host:port" with port 0 for any, until
+// Shutdown or Close. It may be called more than once. ctx bounds the call.
+func (e *Endpoint) Listen(ctx context.Context, addr string) error {
+	l, err := e.dev.Listen(ctx, addr)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	if e.closing {
+		e.mu.Unlock()
+		return errors.Join(ErrClosed, l.Close())
+	}
+	e.listeners = append(e.listeners, l)
+	e.wg.Add(1)
+	e.mu.Unlock()
+	go e.serve(l)
+	return nil
+}
+
+// serve accepts connection requests; Shutdown ends it.
+func (e *Endpoint) serve(l *verbs.Listener) {
+	defer e.wg.Done()
+	for {
+		r, err := l.Accept(e.life)
+		if err != nil {
+			if e.life.Err() == nil && !errors.Is(err, ErrClosed) {
+				e.log.Error("listener ended", "addr", l.Addr(), "err", err)
+			}
+			return
+		}
+		e.wg.Add(1)
+		go e.answer(r)
+	}
+}
+
+// answer decides on a connection request. Its goroutine ends within
+// HandshakeTimeout, or when OnAccept returns.
+func (e *Endpoint) answer(r *verbs.ConnRequest) {
+	defer e.wg.Done()
+	h, err := wire.ParseHello(r.PrivateData())
+	if err != nil {
+		reason := wire.ReasonMalformed
+		var v *wire.VersionError
+		if errors.As(err, &v) {
+			reason = wire.ReasonVersion
+		}
+		e.refuse(r, reason, err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(e.life, e.cfg.HandshakeTimeout)
+	defer cancel()
+	c, err := e.join(r.RemoteAddr(), false, cancel)
+	if err != nil {
+		reason := wire.ReasonBusy
+		if errors.Is(err, ErrClosed) {
+			reason = wire.ReasonClosing
+		}
+		e.refuse(r, reason, err)
+		return
+	}
+	local := netAddr(r.LocalAddr())
+	c.local.Store(&local)
+	c.agree(h)
+	// An end that comes from now on is told once c.setUp is closed.
+	c.mu.Lock()
+	c.handed = true
+	c.mu.Unlock()
+	if e.cfg.OnAccept != nil && !e.cfg.OnAccept(c) {
+		e.refuse(r, wire.ReasonDenied, errors.New("OnAccept refused"))
+		c.mu.Lock()
+		c.handed = false
+		c.mu.Unlock()
+		c.fail(ErrClosed)
+		close(c.setUp)
+		return
+	}
+	err = c.accepting(ctx, r, h)
+	close(c.setUp)
+	if err != nil {
+		c.fail(c.fault(FaultPath, err))
+		return
+	}
+	e.stats.accepted.Add(1)
+}
+
+// accepting makes the queue pair for a valid request and accepts it.
+func (c *Conn) accepting(ctx context.Context, r *verbs.ConnRequest, h wire.Hello) error {
+	e := c.e
+	if err := c.connect(ctx); err != nil {
+		e.refuse(r, wire.ReasonBusy, err)
+		return err
+	}
+	p, asked := e.param(e.hello(h.Epoch)), r.Param()
+	// The peer has said what it can answer and what it will ask.
+	if asked.IRD > 0 {
+		p.ORD = min(p.ORD, asked.IRD)
+	}
+	// From Accept on the first packet may come.
+	c.first = time.AfterFunc(e.cfg.HandshakeTimeout, func() { c.fail(c.fault(FaultPeer, errFirstTimeout)) })
+	return r.Accept(ctx, c.qp, p)
+}
+
+func (e *Endpoint) refuse(r *verbs.ConnRequest, reason wire.Reason, why error) {
+	var b [wire.RefusalLen]byte
+	wire.PutRefusal(&b, reason)
+	e.stats.refused.Add(1)
+	e.log.Info("connection refused", "remote", r.RemoteAddr(), "reason", reason, "err", why)
+	if err := r.Reject(b[:]); err != nil {
+		e.log.Info("refusing a connection", "remote", r.RemoteAddr(), "err", err)
+	}
+}

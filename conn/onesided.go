@@ -1,0 +1,337 @@
+package conn
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/argonaut-rdma/argonaut/buffer"
+	"github.com/argonaut-rdma/argonaut/verbs"
+)
+
+// maxOpBytes is the most that one work request moves, where the device allows
+// more: a bound on what is lost when a connection is cut, not a tuning knob.
+const maxOpBytes = 64 << 20
+
+// remoteRange is a piece of the peer's memory.
+type remoteRange struct {
+	addr, n uint64
+	rkey    uint32
+}
+
+// op is a one-sided transfer: a Read or Write of the user, or the READ of a
+// rendezvous.
+type op struct {
+	index      uint32
+	read       bool
+	rendezvous bool
+	seq, entry uint64        // number of the rendezvous, and of its entry
+	list       *buffer.List  // local side: with posted references, and for a user's op a list of its own
+	seg, off   int           // next local piece
+	remote     []remoteRange // peer's side
+	rseg       int           // next remote piece
+	roff       uint64
+	left       int64         // bytes to post
+	posted     int           // requests on the QP
+	over       chan struct{} // capacity 1: a user's op has completed
+	abandoned  bool          // nobody waits
+	next       *op           // free, or waiting for the queue
+}
+
+// opTable is the one-sided transfers of a connection.
+type opTable struct {
+	all        []*op // by index
+	free       *op
+	head, tail *op // with requests still to be posted, in order
+	posted     int // requests on the QP
+	sges       []verbs.SGE
+}
+
+func (t *opTable) get() *op {
+	o := t.free
+	if o == nil {
+		o = &op{index: uint32(len(t.all)), over: make(chan struct{}, 1)}
+		t.all = append(t.all, o)
+		return o
+	}
+	t.free = o.next
+	o.next = nil
+	return o
+}
+
+func (t *opTable) put(o *op) {
+	*o = op{index: o.index, over: o.over, remote: o.remote[:0], next: t.free}
+	t.free = o
+}
+
+// startOp queues o and posts what fits. With c.mu.
+func (c *Conn) startOp(o *op) {
+	o.list.RetainPosted()
+	if c.ops.tail != nil {
+		c.ops.tail.next = o
+	} else {
+		c.ops.head = o
+	}
+	c.ops.tail = o
+	c.pumpOps()
+}
+
+// pumpOps posts one-sided requests as the queue has room for them. With c.mu.
+func (c *Conn) pumpOps() {
+	t := &c.ops
+	for t.head != nil && t.posted < c.e.cfg.OpDepth && c.Err() == nil {
+		o := t.head
+		wr := c.nextRequest(o)
+		n, err := c.qp.PostSend(wr)
+		if n == 0 {
+			// The op stays queued, and is given back when the connection is.
+			c.postFailed(err)
+			return
+		}
+		o.posted++
+		t.posted++
+		if o.left == 0 {
+			t.head = o.next
+			if t.head == nil {
+				t.tail = nil
+			}
+			o.next = nil
+		}
+	}
+}
+
+// nextRequest makes the next work request of o: as many local pieces as one
+// request takes, of one remote piece.
+func (c *Conn) nextRequest(o *op) []verbs.SendWR {
+	t := &c.ops
+	r := &o.remote[o.rseg]
+	wr := verbs.SendWR{
+		WRID: wrOp | uint64(o.index), Opcode: verbs.OpWrite, Flags: verbs.SendSignaled,
+		RemoteAddr: r.addr + o.roff, RKey: r.rkey,
+	}
+	most := c.maxSGE
+	if o.read {
+		wr.Opcode = verbs.OpRead
+		most = min(most, c.e.readSGE)
+	}
+	t.sges = t.sges[:0]
+	room := min(r.n-o.roff, c.e.maxOp)
+	for room > 0 && o.left > 0 && len(t.sges) < most {
+		b := o.list.At(o.seg)
+		n := min(uint64(b.Len()-o.off), room, uint64(o.left))
+		t.sges = append(t.sges, b.Slice(o.off, o.off+int(n)).SGE(c.e.pd))
+		if o.off += int(n); o.off == b.Len() {
+			o.seg++
+			o.off = 0
+		}
+		o.roff += n
+		o.left -= int64(n)
+		room -= n
+	}
+	if o.roff == r.n {
+		o.rseg++
+		o.roff = 0
+	}
+	wr.SGEs = t.sges
+	c.tx.wrs[0] = wr
+	return c.tx.wrs[:1]
+}
+
+// opCompleted: one request of op i is over. It runs on the poller.
+func (c *Conn) opCompleted(i uint32) {
+	c.mu.Lock()
+	o := c.ops.all[i]
+	c.ops.posted--
+	o.posted--
+	if o.left > 0 || o.posted > 0 {
+		c.mu.Unlock()
+		return
+	}
+	o.list.ReleasePosted()
+	if o.rendezvous {
+		seq, n := o.seq, o.entry
+		c.ops.put(o)
+		c.mu.Unlock()
+		c.rndvFetched(seq, n)
+		return
+	}
+	o.list.Release()
+	o.list = nil
+	if o.abandoned {
+		c.ops.put(o)
+	} else {
+		o.over <- struct{}{}
+	}
+	c.mu.Unlock()
+}
+
+// releaseOps gives back the local side of everything: the device has forgotten
+// the QP. With c.mu.
+func (c *Conn) releaseOps() {
+	for _, o := range c.ops.all {
+		if o.list == nil {
+			continue
+		}
+		o.list.ReleasePosted()
+		if !o.rendezvous { // else it is an entry's
+			o.list.Release()
+		}
+		o.list = nil
+	}
+	c.ops.head, c.ops.tail = nil, nil
+}
+
+// Read fills dst, which it borrows, from the peer's memory granted by src, from
+// offset off on. It blocks until all bytes are there, or until ctx ends: then
+// the transfer goes on and may still write to dst's buffers, which stay
+// referenced until it is over. Errors: ErrStaleGrant, ErrInvalid (out of the
+// grant's range, or not a read grant), ctx's error, or why the connection ended:
+// a grant that the peer has revoked ends the connection.
+func (c *Conn) Read(ctx context.Context, dst *buffer.List, src Grant, off uint64) error {
+	if src.Write {
+		return fmt.Errorf("%w: the grant is for writing", verbs.ErrInvalid)
+	}
+	if c.e.caps.ReadSinkNeedsRemoteWrite {
+		return fmt.Errorf("%w: %s reads only into remotely writable memory", ErrNotSupported, c.e.caps.Name)
+	}
+	c.stats.oneSidedReads.Add(1)
+	return c.transfer(ctx, true, dst, src, off)
+}
+
+// Write writes src, which it borrows, to the peer's memory granted by dst, from
+// offset off on. It blocks until the transport has taken all bytes, which is
+// not yet that they are placed; what is sent on this Conn afterwards arrives
+// after them. When ctx ends first the transfer goes on, and src's buffers stay
+// referenced until it is over. Errors as Read.
+func (c *Conn) Write(ctx context.Context, dst Grant, off uint64, src *buffer.List) error {
+	if !dst.Write {
+		return fmt.Errorf("%w: the grant is for reading", verbs.ErrInvalid)
+	}
+	c.stats.oneSidedWrites.Add(1)
+	return c.transfer(ctx, false, src, dst, off)
+}
+
+func (c *Conn) transfer(ctx context.Context, read bool, l *buffer.List, g Grant, off uint64) error {
+	n := uint64(l.Len())
+	switch {
+	case g.Epoch != c.epoch:
+		return ErrStaleGrant
+	case off > g.Len || n > g.Len-off:
+		return fmt.Errorf("%w: bytes %d to %d of a grant of %d", verbs.ErrInvalid, off, off+n, g.Len)
+	case n == 0:
+		return c.Err()
+	}
+	if err := c.ours(l); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	if err := c.Err(); err != nil {
+		c.mu.Unlock()
+		return err
+	}
+	if !c.open {
+		c.mu.Unlock()
+		return fmt.Errorf("%w: the peer has not sent anything yet", verbs.ErrQPState)
+	}
+	o := c.ops.get()
+	o.read, o.list, o.left = read, l.Share(), l.Len()
+	o.remote = append(o.remote, remoteRange{g.Addr + off, n, g.RKey})
+	c.startOp(o)
+	c.mu.Unlock()
+
+	var err error
+	select {
+	case <-o.over:
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-c.failed:
+		err = c.Err()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		select {
+		case <-o.over: // meanwhile: whether it succeeded is not known here
+		default:
+			o.abandoned = true
+			return err
+		}
+	}
+	c.ops.put(o)
+	return err
+}
+
+// Grant lets the peer read, or with write write, the bytes of l until Revoke or
+// the end of the connection; until then it holds references of its own. It
+// borrows l. It returns one Grant per buffer of l, in order. Errors:
+// ErrNotSupported where the device can not confine a grant to the range and the
+// connection.
+func (c *Conn) Grant(ctx context.Context, l *buffer.List, write bool) ([]Grant, error) {
+	if !c.CanGrant() {
+		return nil, fmt.Errorf("%w: %s has no keys that are confined to a range and a connection", ErrNotSupported, c.e.caps.Name)
+	}
+	if err := c.ours(l); err != nil {
+		return nil, err
+	}
+	acc := verbs.AccessRemoteRead
+	if write {
+		acc = verbs.AccessRemoteWrite
+	}
+	gs := make([]Grant, 0, l.Segments())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := ctx.Err()
+	for i := 0; i < l.Segments() && err == nil; i++ {
+		if err = c.Err(); err != nil {
+			break
+		}
+		if c.qp == nil {
+			err = fmt.Errorf("%w: not connected yet", verbs.ErrQPState)
+			break
+		}
+		var g *buffer.Grant
+		if g, err = l.At(i).Grant(c.qp, acc); err != nil {
+			break
+		}
+		if c.grants == nil {
+			c.grants = make(map[uint32]*buffer.Grant)
+		}
+		c.grants[g.RKey()] = g
+		gs = append(gs, Grant{Addr: g.Addr(), RKey: g.RKey(), Len: uint64(g.Len()), Write: write, Epoch: c.epoch})
+	}
+	if err != nil {
+		for _, g := range gs {
+			c.revokeLocked(g.RKey)
+		}
+		return nil, err
+	}
+	return gs, nil
+}
+
+// Revoke ends grants: no byte is read or written through them after it
+// returned nil. Grants that are not live are ignored. On error some are still
+// live; call it again.
+func (c *Conn) Revoke(ctx context.Context, gs []Grant) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, g := range gs {
+		if g.Epoch != c.epoch {
+			continue
+		}
+		if err := c.revokeLocked(g.RKey); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Conn) revokeLocked(rkey uint32) error {
+	g := c.grants[rkey]
+	if g == nil {
+		return nil
+	}
+	if err := g.Revoke(); err != nil {
+		return err
+	}
+	delete(c.grants, rkey)
+	return nil
+}

@@ -1,0 +1,269 @@
+package conn
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/argonaut-rdma/argonaut/verbs"
+)
+
+const (
+	pollBatch = 64
+	// brokenWait is how often a poller looks for completions when the device's
+	// completion channel has failed: connections have to be taken down still.
+	brokenWait = 10 * time.Millisecond
+)
+
+// mailBits are what a poller is asked to do about a connection.
+const (
+	mailSettle uint32 = 1 << iota // post what can be posted
+	mailResume                    // ask Admit again
+	mailSupply                    // memory has come
+	mailGone                      // the QP is in ERR
+	mailFail                      // err is set
+	mailReaped                    // the QP is destroyed
+)
+
+// poller is a goroutine that serves the connections of its lanes. It owns
+// their receiving side.
+type poller struct {
+	e     *Endpoint
+	index int
+	ch    *verbs.CompChannel
+	lanes atomic.Pointer[[]*lane]
+	done  chan struct{} // closed when the goroutine has ended
+
+	members  int // connections; guarded by Endpoint.mu
+	sleeping atomic.Bool
+	stopping atomic.Bool
+
+	mu   sync.Mutex
+	mail []*Conn // with Conn.mail != 0
+
+	// The goroutine's.
+	spare   []*Conn // mail, when it is being read
+	touched []*Conn // to be settled at the end of the batch
+	packets *packet // free ones
+	wcs     [pollBatch]verbs.WC
+	broken  bool // ch has failed
+}
+
+// run is the poller's goroutine. It belongs to the endpoint and ends after stop.
+func (p *poller) run() {
+	defer close(p.done)
+	var idle time.Time // since when; zero: not
+	for {
+		if p.turn() {
+			idle = time.Time{}
+			continue
+		}
+		if p.stopping.Load() {
+			return
+		}
+		if spin := p.e.cfg.Spin; spin > 0 {
+			now := time.Now()
+			if idle.IsZero() {
+				idle = now
+			}
+			if now.Sub(idle) < spin {
+				runtime.Gosched()
+				continue
+			}
+		}
+		p.sleep()
+	}
+}
+
+// turn handles one batch per lane and what is in the mail, and reports whether
+// there was any.
+func (p *poller) turn() bool {
+	n := 0
+	for _, l := range *p.lanes.Load() {
+		n += p.poll(l)
+	}
+	return p.readMail() || n > 0
+}
+
+// poll handles one batch of completions.
+func (p *poller) poll(l *lane) int {
+	n, err := l.cq.Poll(p.wcs[:])
+	for i := range n {
+		p.completed(l, &p.wcs[i])
+	}
+	if err != nil && !errors.Is(err, verbs.ErrStale) {
+		l.failAll(err)
+	}
+	if n > 0 {
+		p.settle(l)
+	}
+	return n
+}
+
+// settle ends a batch: receives are posted, and the connections that the batch
+// has touched are settled.
+func (p *poller) settle(l *lane) {
+	if l.rq != nil {
+		if err := l.rq.flush(); err != nil {
+			l.failAll(err)
+		}
+	}
+	for i := 0; i < len(p.touched); i++ { // callbacks may touch more
+		c := p.touched[i]
+		c.rx.touched = false
+		if c.rx.reaped {
+			continue
+		}
+		if c.rq != l.rq && c.rq != nil {
+			if err := c.rq.flush(); err != nil {
+				c.recvFailed(err)
+			}
+		}
+		c.settle()
+	}
+	clear(p.touched)
+	p.touched = p.touched[:0]
+}
+
+// touch has c settled at the end of the batch.
+func (p *poller) touch(c *Conn) {
+	if !c.rx.touched {
+		c.rx.touched = true
+		p.touched = append(p.touched, c)
+	}
+}
+
+// kick asks c's poller to do something about c. It does not block.
+func (c *Conn) kick(bits uint32) {
+	if c.mail.Or(bits) != 0 {
+		return // it is in the mail already
+	}
+	p := c.p
+	p.mu.Lock()
+	p.mail = append(p.mail, c)
+	p.mu.Unlock()
+	p.wake()
+}
+
+// wake makes the poller look around if it sleeps.
+func (p *poller) wake() {
+	if p.sleeping.Load() && p.sleeping.CompareAndSwap(true, false) {
+		p.ch.Wake()
+	}
+}
+
+// readMail handles the mail and reports whether there was any.
+func (p *poller) readMail() bool {
+	p.mu.Lock()
+	mail := p.mail
+	p.mail = p.spare[:0]
+	p.mu.Unlock()
+	for _, c := range mail {
+		p.mailFor(c, c.mail.Swap(0))
+		p.settle(c.l)
+	}
+	clear(mail)
+	p.spare = mail
+	return len(mail) > 0
+}
+
+func (p *poller) mailFor(c *Conn, bits uint32) {
+	if c.rx.reaped {
+		return
+	}
+	if bits&mailSupply != 0 {
+		c.supplied()
+	}
+	if bits&mailResume != 0 && c.rx.gate == gateAdmit {
+		c.reopen()
+	}
+	if bits&mailGone != 0 && !c.rx.dead {
+		// What has completed before comes first: at most a queue full of it.
+		for left := c.l.cq.Depth(); left > 0; {
+			n := p.poll(c.l)
+			if n == 0 {
+				break
+			}
+			left -= n
+		}
+		c.lost()
+	}
+	if c.Err() != nil && c.isSetUp() {
+		c.faultOnce()
+	}
+	if bits&mailReaped != 0 {
+		c.buried()
+		return
+	}
+	p.touch(c)
+}
+
+// sleep arms the lanes, looks once more, and waits for a completion or for mail.
+func (p *poller) sleep() {
+	p.sleeping.Store(true)
+	for _, l := range *p.lanes.Load() {
+		if l.armed {
+			continue
+		}
+		if err := l.cq.ReqNotify(false); err != nil {
+			l.failAll(err)
+			p.broken = true
+			continue
+		}
+		l.armed = true
+	}
+	if p.turn() || p.stopping.Load() {
+		p.sleeping.Store(false)
+		return
+	}
+	p.e.stats.sleeps.Add(1)
+	ctx, cancel := context.Background(), context.CancelFunc(nil)
+	if p.broken {
+		ctx, cancel = context.WithTimeout(ctx, brokenWait)
+		defer cancel()
+	}
+	cq, err := p.ch.Wait(ctx)
+	p.sleeping.Store(false)
+	if cq != nil {
+		for _, l := range *p.lanes.Load() {
+			if l.cq == cq {
+				l.armed = false
+			}
+		}
+	}
+	if err != nil && !p.broken {
+		p.broken = true
+		for _, l := range *p.lanes.Load() {
+			l.failAll(err)
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		// The channel does not even wait any more.
+		t := time.NewTimer(brokenWait)
+		<-t.C
+	}
+}
+
+// stop ends the goroutine and waits for it. Its connections are gone.
+func (p *poller) stop() {
+	p.stopping.Store(true)
+	p.ch.Wake()
+	<-p.done
+}
+
+func (p *poller) newPacket() *packet {
+	k := p.packets
+	if k == nil {
+		return new(packet)
+	}
+	p.packets = k.next
+	return k
+}
+
+func (p *poller) freePacket(k *packet) {
+	*k = packet{next: p.packets}
+	p.packets = k
+}

@@ -1,0 +1,408 @@
+package conn
+
+import (
+	"github.com/argonaut-rdma/argonaut/buffer"
+	"github.com/argonaut-rdma/argonaut/conn/internal/wire"
+)
+
+// rxState is the receiving side of a connection. It belongs to the poller.
+type rxState struct {
+	started bool // the first packet has come
+	dead    bool // no callback any more, and nothing is handled
+	parked  bool // the peer has parked our rendezvous
+	reaped  bool // everything has been given back; guarded by poller.mu
+	touched bool // in poller.touched
+	credits int  // came with this batch's packets
+
+	in       packetQueue // packets not yet handled, the first perhaps in part
+	gate     gate        // why in is not handled
+	admitted bool        // Admit has said yes to the message at the front of in
+	waiting  int         // packets done with that wait for a buffer to post instead
+
+	entries entryQueue          // messages not yet delivered: behind a READ, or in part
+	part    *buffer.List        // payload so far of the last entry
+	left    uint64              // bytes of it that are still to come
+	rts     uint64              // rendezvous that the peer has asked for
+	fetched [maxRendezvous]bool // by number modulo: payload is there, but not that of an earlier one
+	list    *buffer.List        // memory for the rendezvous at the front of in, if it had to be waited for
+	bye     bool                // the peer has said goodbye
+	byeDone bool                // and all that came before it has been delivered
+
+	// Guarded by poller.mu: from the supplier.
+	bufs      []buffer.RDMABuffer
+	gotList   *buffer.List
+	supplyErr error
+}
+
+// gate is why incoming packets are parked.
+type gate uint8
+
+const (
+	gateOpen   gate = iota
+	gateAdmit       // Admit said no
+	gateMemory      // no memory for a payload
+)
+
+// packet is a received SEND, alive as long as a message in it is not delivered.
+type packet struct {
+	b    buffer.RDMABuffer // the receive buffer, with the queue's reference
+	n    int               // bytes
+	off  int               // handled so far
+	refs int               // entries with their head in it, and 1 while it is being handled
+	up   bool              // payload in it was handed up
+	data bool              // it held more than credits and notices
+	next *packet
+}
+
+// packetQueue is a FIFO of packets.
+type packetQueue struct{ head, tail *packet }
+
+func (q *packetQueue) push(p *packet) {
+	if q.tail != nil {
+		q.tail.next = p
+	} else {
+		q.head = p
+	}
+	q.tail = p
+}
+
+func (q *packetQueue) pop() *packet {
+	p := q.head
+	q.head = p.next
+	if q.head == nil {
+		q.tail = nil
+	}
+	p.next = nil
+	return p
+}
+
+// entry is a message that can not be delivered yet.
+type entry struct {
+	pkt     *packet
+	head    []byte // in pkt
+	payload *buffer.List
+	ready   bool
+}
+
+// entryQueue is a FIFO of entries whose places are numbered.
+type entryQueue struct {
+	q     []entry
+	first uint64 // number of q[0]
+	start int    // index of the first that is not popped
+}
+
+func (e *entryQueue) empty() bool { return e.start == len(e.q) }
+
+func (e *entryQueue) push(x entry) uint64 {
+	if e.start > 0 && e.start == len(e.q) {
+		e.first += uint64(e.start)
+		e.q, e.start = e.q[:0], 0
+	}
+	e.q = append(e.q, x)
+	return e.first + uint64(len(e.q)-1)
+}
+
+func (e *entryQueue) at(n uint64) *entry { return &e.q[n-e.first] }
+func (e *entryQueue) front() *entry      { return &e.q[e.start] }
+func (e *entryQueue) back() *entry       { return &e.q[len(e.q)-1] }
+
+func (e *entryQueue) pop() {
+	e.q[e.start] = entry{}
+	if e.start++; e.start >= 64 && e.start*2 >= len(e.q) {
+		n := copy(e.q, e.q[e.start:])
+		clear(e.q[n:])
+		e.q = e.q[:n]
+		e.first += uint64(e.start)
+		e.start = 0
+	}
+}
+
+// received handles a receive that completed. It takes b.
+func (c *Conn) received(b buffer.RDMABuffer, n int) {
+	if c.rx.dead {
+		c.l.drop(b, c)
+		return
+	}
+	c.stats.packetsReceived.Add(1)
+	h, err := wire.ParsePacket(b.Bytes()[:n])
+	switch {
+	case err != nil:
+	case h.Epoch != c.epoch:
+		err = c.protocol("a packet of epoch 0x%x, this is 0x%x", h.Epoch, c.epoch)
+	case int(c.used.Add(1)) > c.e.cfg.Credits:
+		err = c.protocol("more packets than it has credits for")
+	}
+	if err != nil {
+		c.l.drop(b, c)
+		c.fail(c.fault(FaultPeer, err))
+		return
+	}
+	c.rx.credits += int(h.Credits)
+	if !c.rx.started {
+		c.start()
+	}
+	c.peerParked(h.Parked)
+	p := c.p.newPacket()
+	*p = packet{b: b, n: n, off: wire.PacketLen, refs: 1}
+	c.rx.in.push(p)
+	if c.rx.gate == gateOpen {
+		c.parse()
+	}
+}
+
+// start is the acceptor's first packet: it may send from now on.
+func (c *Conn) start() {
+	c.rx.started = true
+	if c.dialer {
+		return
+	}
+	c.first.Stop()
+	c.mu.Lock()
+	c.open = true
+	c.mu.Unlock()
+}
+
+// parse handles incoming packets until there is none, or the gate closes.
+func (c *Conn) parse() {
+	for c.rx.in.head != nil && !c.rx.dead && c.Err() == nil {
+		p := c.rx.in.head
+		b := p.b.Bytes()
+		for p.off < p.n {
+			r, n, err := wire.ParseRecord(b[p.off:p.n])
+			if err == nil && c.rx.bye && r.Type != wire.Done {
+				err = c.protocol("%v after goodbye", r.Type)
+			}
+			if err != nil {
+				c.fail(c.fault(FaultPeer, err))
+				return
+			}
+			open, err := c.record(p, r, b[p.off+wire.RecordLen:p.off+n])
+			if err != nil {
+				c.fail(c.fault(FaultPeer, err))
+				return
+			}
+			if !open {
+				c.parked()
+				return
+			}
+			p.off += n
+			if c.Err() != nil {
+				return // a callback closed it
+			}
+		}
+		c.rx.in.pop()
+		c.unref(p)
+	}
+	c.checkBye()
+}
+
+// checkBye answers the peer's goodbye once all that came before is delivered.
+func (c *Conn) checkBye() {
+	if !c.rx.bye || c.rx.byeDone || !c.rx.entries.empty() {
+		return
+	}
+	c.rx.byeDone = true
+	c.mu.Lock()
+	c.closing = true // what was accepted is still sent, then our goodbye
+	c.waiters.wakeAll()
+	c.mu.Unlock()
+	c.p.touch(c)
+}
+
+// record handles one record with its body: the head, and then the payload or
+// the segments. false: the gate is closed, and the record is still to be
+// handled.
+func (c *Conn) record(p *packet, r wire.Record, body []byte) (bool, error) {
+	if c.rx.part != nil && r.Type != wire.Frag {
+		return false, c.protocol("%v within a message", r.Type)
+	}
+	switch r.Type {
+	case wire.Msg, wire.RndvRTS:
+		p.data = true
+		if r.Payload > uint64(c.e.cfg.MaxMessage) {
+			return false, c.protocol("%v of %d bytes", r.Type, r.Payload)
+		}
+		head, rest := body[:r.Head:r.Head], body[r.Head:]
+		if c.e.cfg.Admit != nil && !c.rx.admitted {
+			if !c.e.cfg.Admit(c, head, int64(r.Payload)) {
+				c.rx.gate = gateAdmit
+				return false, nil
+			}
+			c.rx.admitted = true
+		}
+		var open bool
+		var err error
+		if r.Type == wire.Msg {
+			open = true
+			c.eager(p, head, rest, r.Payload)
+		} else {
+			open, err = c.rendezvous(p, head, rest, r.Payload)
+		}
+		c.rx.admitted = c.rx.admitted && !open
+		return open, err
+	case wire.Frag:
+		p.data = true
+		if c.rx.part == nil || r.Payload != c.rx.left {
+			return false, c.protocol("FRAG of %d bytes where %d are missing", r.Payload, c.rx.left)
+		}
+		c.fragment(p, body)
+		return true, nil
+	case wire.Done:
+		return true, c.rndvDone(r.Payload)
+	default: // ParseRecord lets no other type through
+		c.rx.bye = true
+		return true, nil
+	}
+}
+
+// eager is a message whose payload, or the first part of it, is part.
+func (c *Conn) eager(p *packet, head, part []byte, payload uint64) {
+	var l *buffer.List
+	if len(part) > 0 {
+		l = c.handUp(p, part)
+	}
+	if uint64(len(part)) == payload {
+		if c.rx.entries.empty() {
+			c.deliver(head, l)
+			return
+		}
+		p.refs++
+		c.rx.entries.push(entry{pkt: p, head: head, payload: l, ready: true})
+		return
+	}
+	if l == nil {
+		l = buffer.NewList()
+	}
+	p.refs++
+	c.rx.entries.push(entry{pkt: p, head: head, payload: l})
+	c.rx.part = l
+	c.rx.left = payload - uint64(len(part))
+}
+
+// fragment is a further part of the last message.
+func (c *Conn) fragment(p *packet, part []byte) {
+	c.rx.part.Append(c.handUpBuffer(p, part))
+	if c.rx.left -= uint64(len(part)); c.rx.left > 0 {
+		return
+	}
+	c.rx.part = nil
+	c.rx.entries.back().ready = true
+	c.deliverReady()
+}
+
+// handUp makes a list of part of a packet.
+func (c *Conn) handUp(p *packet, part []byte) *buffer.List {
+	return buffer.NewList(c.handUpBuffer(p, part))
+}
+
+// handUpBuffer makes a buffer of part of a packet: a view of the receive
+// buffer, or a copy if it is short.
+func (c *Conn) handUpBuffer(p *packet, part []byte) buffer.RDMABuffer {
+	if len(part) <= c.e.cfg.CopyBreak {
+		if b, ok := c.e.arena.TryGet(len(part), c.e.recvOwner); ok {
+			copy(b.Bytes(), part)
+			c.stats.copiedIn.Add(uint64(len(part)))
+			return b
+		}
+	}
+	p.up = true
+	// part is a piece of p.b: its place follows from what is behind it.
+	off := p.b.Len() - cap(part)
+	return p.b.Slice(off, off+len(part)).Retain()
+}
+
+// deliver hands a message up. It takes l.
+func (c *Conn) deliver(head []byte, l *buffer.List) {
+	n := uint64(len(head))
+	if l != nil {
+		n += uint64(l.Len())
+	}
+	c.stats.messagesReceived.Add(1)
+	c.stats.bytesReceived.Add(n)
+	if c.e.cfg.OnMessage != nil {
+		c.e.cfg.OnMessage(c, Message{Head: head, Payload: l})
+	} else if l != nil {
+		l.Release()
+	}
+}
+
+// deliverReady hands up what is complete, in order.
+func (c *Conn) deliverReady() {
+	for !c.rx.entries.empty() && c.rx.entries.front().ready && !c.rx.dead && c.Err() == nil {
+		e := *c.rx.entries.front()
+		c.rx.entries.pop()
+		c.deliver(e.head, e.payload)
+		c.unref(e.pkt)
+	}
+}
+
+// unref gives up one use of p. With the last, its buffer is posted again, or
+// another one if it was handed up.
+func (c *Conn) unref(p *packet) {
+	if p.refs--; p.refs > 0 {
+		return
+	}
+	b, up, data := p.b, p.up, p.data
+	c.p.freePacket(p)
+	if up && !c.rx.dead {
+		b.Release()
+		var ok bool
+		if b, ok = c.e.arena.TryGet(c.e.cfg.RecvSize, c.e.recvOwner); !ok {
+			c.rx.waiting++
+			c.e.stats.memoryWaits.Add(1)
+			c.e.supplier.ask(request{c: c, kind: askRecv, n: int64(c.e.cfg.RecvSize)})
+			return
+		}
+	}
+	c.repost(b, !data)
+}
+
+// repost posts b, which it takes, as a receive of the connection.
+func (c *Conn) repost(b buffer.RDMABuffer, control bool) {
+	if c.rx.dead {
+		c.l.drop(b, c)
+		return
+	}
+	if err := c.rq.add(b, creditor{c, control}); err != nil {
+		c.recvFailed(err)
+	}
+	c.p.touch(c)
+}
+
+func (c *Conn) recvFailed(err error) {
+	if isQPState(err) {
+		c.kick(mailGone)
+		return
+	}
+	c.fail(c.fault(FaultLocal, err))
+}
+
+// parked takes note that the gate has closed.
+func (c *Conn) parked() {
+	c.stats.parks.Add(1)
+	c.tellParked(true)
+}
+
+// reopen handles parked packets again.
+func (c *Conn) reopen() {
+	if c.rx.dead {
+		return
+	}
+	c.rx.gate = gateOpen
+	c.parse()
+	if c.rx.gate == gateOpen {
+		c.tellParked(false)
+	}
+}
+
+// tellParked lets the peer know that its rendezvous wait for us, or go on: their
+// timeout stands still meanwhile.
+func (c *Conn) tellParked(on bool) {
+	if !c.canFetch() {
+		return
+	}
+	c.mu.Lock()
+	c.parkedNow = on
+	c.mu.Unlock()
+	c.p.touch(c)
+}

@@ -1,0 +1,511 @@
+package conn
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/argonaut-rdma/argonaut/buffer"
+	"github.com/argonaut-rdma/argonaut/conn/internal/wire"
+	"github.com/argonaut-rdma/argonaut/verbs"
+)
+
+const (
+	txSize       = 2 << 10 // bytes of registered memory of a send slot: headers, heads, small payloads
+	maxTxHead    = txSize - wire.PacketLen - wire.RecordLen
+	txChunk      = 128 << 10 // bytes of the buffers that slots are cut from
+	controlSlots = 4         // slots that only packets without data use
+	// dataReserve is how many credits data leaves, and noticeReserve how many a
+	// packet leaves that carries no credits back: see PROTOCOL.md, Credits.
+	dataReserve   = 2
+	noticeReserve = 1
+	postBatch     = 16
+	maxSendSGE    = 16
+)
+
+// sendSlot is one SEND: under construction, waiting to be posted, or posted.
+type sendSlot struct {
+	chunk buffer.RDMABuffer // that mem is a part of
+	mem   []byte
+	base  verbs.SGE // mem, as registered
+
+	used     int  // bytes of mem in use
+	size     int  // bytes of the packet
+	openTx   bool // the last SGE ends at mem[used]
+	sealed   bool // no record can follow
+	messages int
+	sges     []verbs.SGE
+	posted   []buffer.RDMABuffer // payload that sges name, each with a posted reference
+	wait     bool                // the completion is wanted soon
+}
+
+// txRing is the send slots of a connection: those in [retired, posted) are on
+// the QP, those in [posted, built) are under construction or wait for credits.
+type txRing struct {
+	chunks                 []buffer.RDMABuffer
+	slots                  []sendSlot
+	retired, posted, built uint32
+	unsignaled             int // posted since the last one that was signalled
+
+	control     [controlSlots]sendSlot
+	controlBusy [controlSlots]bool
+
+	wrs [postBatch]verbs.SendWR
+}
+
+func (r *txRing) at(seq uint32) *sendSlot { return &r.slots[seq%uint32(len(r.slots))] }
+func (r *txRing) free() int               { return len(r.slots) - int(r.built-r.retired) }
+
+// outgoing is a message of which only a part has found slots yet.
+type outgoing struct {
+	list *buffer.List // nil: none
+	seg  int          // next segment
+	off  int          // in it
+	left int64        // bytes
+}
+
+// Send sends m. It takes m.Payload and borrows m.Head. It blocks while credits
+// or send buffers are out, until ctx ends: then nothing was sent. nil means
+// accepted, not delivered: whether it arrives is for the layer above to learn
+// from the peer. Messages are sent in the order of acceptance; waiting Sends
+// are accepted first come first served. Errors: ErrTooLarge, ErrInvalid (a
+// payload of another arena), ctx's error, or why the connection ended.
+func (c *Conn) Send(ctx context.Context, m Message) error {
+	if err := c.check(&m); err != nil {
+		return err
+	}
+	// A head that no send slot has room for gets a buffer of its own.
+	var big buffer.RDMABuffer
+	if n := len(m.Head); n > maxTxHead {
+		var err error
+		if big, err = c.e.arena.Get(ctx, n, c.e.sendOwner); err != nil {
+			return err
+		}
+		copy(big.Bytes(), m.Head)
+	}
+	c.mu.Lock()
+	if c.waiters.empty() {
+		ok, err := c.accept(&m, big)
+		if ok || err != nil {
+			c.mu.Unlock()
+			return c.refused(err, big)
+		}
+	}
+	c.stats.sendWaits.Add(1)
+	w := c.waiters.push()
+	c.mu.Unlock()
+	for {
+		var ctxErr error
+		select {
+		case <-w.ready:
+		case <-c.failed:
+		case <-ctx.Done():
+			ctxErr = ctx.Err()
+		}
+		c.mu.Lock()
+		ok, err := false, ctxErr
+		if ctxErr == nil && (c.waiters.head == w || c.Err() != nil || c.closing) {
+			ok, err = c.accept(&m, big)
+		}
+		if ok || err != nil {
+			c.waiters.remove(w)
+			c.wakeSender() // its turn may have come, or its wake-up was ours
+			c.mu.Unlock()
+			return c.refused(err, big)
+		}
+		c.mu.Unlock()
+	}
+}
+
+// TrySend is Send where that does not block, else it returns false and sends
+// nothing: m.Payload stays the caller's, and Config.OnWritable tells when to try
+// again.
+func (c *Conn) TrySend(m Message) (bool, error) {
+	if err := c.check(&m); err != nil {
+		return false, err
+	}
+	var big buffer.RDMABuffer
+	if n := len(m.Head); n > maxTxHead {
+		var ok bool
+		if big, ok = c.e.arena.TryGet(n, c.e.sendOwner); !ok {
+			c.mu.Lock()
+			c.writable = true
+			c.mu.Unlock()
+			c.e.supplier.ask(request{c: c, kind: askWake, n: int64(n)})
+			return false, nil
+		}
+		copy(big.Bytes(), m.Head)
+	}
+	c.mu.Lock()
+	ok := false
+	var err error
+	if c.waiters.empty() {
+		ok, err = c.accept(&m, big)
+	}
+	if !ok && err == nil {
+		c.writable = true
+	}
+	c.mu.Unlock()
+	if !ok && !big.IsZero() {
+		big.Release()
+	}
+	return ok, err
+}
+
+// check refuses what can not be sent.
+func (c *Conn) check(m *Message) error {
+	if n := len(m.Head); n > c.MaxHead() {
+		return fmt.Errorf("%w: a head of %d bytes, the peer takes %d", ErrTooLarge, n, c.MaxHead())
+	}
+	if m.Payload == nil {
+		return nil
+	}
+	if m.Payload.Len() > c.MaxMessage() {
+		return fmt.Errorf("%w: a payload of %d bytes, the peer takes %d", ErrTooLarge, m.Payload.Len(), c.MaxMessage())
+	}
+	return c.ours(m.Payload)
+}
+
+// ours refuses a list of another arena.
+func (c *Conn) ours(l *buffer.List) error {
+	for i := range l.Segments() {
+		if l.At(i).Arena() != c.e.arena {
+			return fmt.Errorf("%w: a buffer of another arena than the endpoint's", verbs.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+// refused releases big when err says that it was not used.
+func (c *Conn) refused(err error, big buffer.RDMABuffer) error {
+	if err != nil && !big.IsZero() {
+		big.Release()
+	}
+	return err
+}
+
+// accept takes m, and big, when there is room for it, and posts what can be
+// posted. With c.mu.
+func (c *Conn) accept(m *Message, big buffer.RDMABuffer) (bool, error) {
+	if err := c.Err(); err != nil {
+		return false, err
+	}
+	if c.closing {
+		return false, ErrClosed
+	}
+	var payload int64
+	if m.Payload != nil {
+		payload = m.Payload.Len()
+	}
+	segs := 0
+	if c.canRndv && payload > c.eagerMax && big.IsZero() {
+		segs = m.Payload.Segments()
+		if wire.PacketLen+wire.RecordLen+len(m.Head)+segs*wire.SegmentLen > txSize {
+			segs = 0 // too many pieces: eagerly, then
+		}
+	}
+	if segs > 0 && c.rndv.full() {
+		c.stall = stallRndv
+		return false, nil
+	}
+	if c.out.list != nil || (c.tx.free() == 0 && !c.joinable(m, payload, segs, big)) {
+		c.stall = stallSlots
+		return false, nil
+	}
+	var s *sendSlot
+	if c.joinable(m, payload, segs, big) {
+		s = c.tx.at(c.tx.built - 1)
+		c.stats.coalesced.Add(1)
+	} else {
+		s = c.newSlot()
+	}
+	switch {
+	case segs > 0:
+		if err := c.putRTS(s, m, payload); err != nil {
+			if s.messages == 0 {
+				c.tx.built--
+			}
+			return false, err
+		}
+	default:
+		c.putMsg(s, m, payload, big)
+	}
+	s.messages++
+	c.stats.messagesSent.Add(1)
+	c.stats.bytesSent.Add(uint64(len(m.Head)) + uint64(payload))
+	c.pump()
+	return true, nil
+}
+
+// joinable reports whether all of m fits into the packet that was built last
+// and is not yet posted. With c.mu.
+func (c *Conn) joinable(m *Message, payload int64, segs int, big buffer.RDMABuffer) bool {
+	if c.tx.built == c.tx.posted || !big.IsZero() {
+		return false
+	}
+	s := c.tx.at(c.tx.built - 1)
+	if s.sealed {
+		return false
+	}
+	mem, sges := wire.RecordLen+len(m.Head)+segs*wire.SegmentLen, 0
+	if !s.openTx {
+		sges++
+	}
+	wireLen := mem
+	switch {
+	case segs > 0:
+	case payload <= int64(c.e.cfg.CopyBreak):
+		mem += int(payload)
+		wireLen = mem
+	default:
+		sges += m.Payload.Segments()
+		wireLen += int(min(payload, 1<<30))
+	}
+	return s.used+mem <= len(s.mem) && s.size+wireLen <= c.packetMax && len(s.sges)+sges <= c.maxSGE
+}
+
+// newSlot starts a packet in a free slot. With c.mu.
+func (c *Conn) newSlot() *sendSlot {
+	s := c.tx.at(c.tx.built)
+	c.tx.built++
+	s.start()
+	return s
+}
+
+// start makes s an empty packet. The header is encoded when it is posted.
+func (s *sendSlot) start() {
+	s.used, s.size = wire.PacketLen, wire.PacketLen
+	s.openTx, s.sealed, s.wait = true, false, false
+	s.messages = 0
+	s.sges = append(s.sges[:0], verbs.SGE{MR: s.base.MR, Offset: s.base.Offset, Length: wire.PacketLen})
+	s.posted = s.posted[:0]
+}
+
+// grow adds n bytes of the slot's own memory to the packet and returns them.
+func (s *sendSlot) grow(n int) []byte {
+	if !s.openTx {
+		s.sges = append(s.sges, verbs.SGE{MR: s.base.MR, Offset: s.base.Offset + uint64(s.used)})
+		s.openTx = true
+	}
+	s.sges[len(s.sges)-1].Length += uint32(n)
+	b := s.mem[s.used : s.used+n]
+	s.used += n
+	s.size += n
+	return b
+}
+
+// gather adds b to the packet, with a posted reference of the slot's own.
+func (s *sendSlot) gather(b buffer.RDMABuffer, pd *verbs.PD) {
+	b.RetainPosted()
+	s.posted = append(s.posted, b)
+	s.sges = append(s.sges, b.SGE(pd))
+	s.size += b.Len()
+	s.openTx = false
+	s.wait = true
+}
+
+// putMsg adds an eager message, or as much of it as the packet has room for.
+func (c *Conn) putMsg(s *sendSlot, m *Message, payload int64, big buffer.RDMABuffer) {
+	wire.Record{Type: wire.Msg, Head: uint32(len(m.Head)), Payload: uint64(payload)}.Put(s.grow(wire.RecordLen))
+	if big.IsZero() {
+		copy(s.grow(len(m.Head)), m.Head)
+	} else {
+		s.gather(big.Slice(0, len(m.Head)), c.e.pd)
+		big.Release()
+	}
+	if m.Payload == nil {
+		return
+	}
+	if payload <= int64(c.e.cfg.CopyBreak) && s.used+int(payload) <= len(s.mem) && s.size+int(payload) <= c.packetMax {
+		m.Payload.CopyTo(s.grow(int(payload)))
+		c.stats.copiedOut.Add(uint64(payload))
+		m.Payload.Release()
+		return
+	}
+	c.out = outgoing{list: m.Payload, left: payload}
+	c.fillSlot(s)
+}
+
+// fillSlot adds payload of c.out to s until that or the packet is full.
+func (c *Conn) fillSlot(s *sendSlot) {
+	o := &c.out
+	for o.left > 0 && s.size < c.packetMax && len(s.sges) < c.maxSGE {
+		b := o.list.At(o.seg)
+		n := min(b.Len()-o.off, c.packetMax-s.size)
+		s.gather(b.Slice(o.off, o.off+n), c.e.pd)
+		o.off += n
+		o.left -= int64(n)
+		if o.off == b.Len() {
+			o.seg++
+			o.off = 0
+		}
+	}
+	if o.left > 0 {
+		s.sealed = true
+		return
+	}
+	o.list.Release()
+	*o = outgoing{}
+}
+
+// fill gives slots to the message that is under way. With c.mu.
+func (c *Conn) fill() {
+	for c.out.list != nil && c.tx.free() > 0 {
+		s := c.newSlot()
+		wire.Record{Type: wire.Frag, Payload: uint64(c.out.left)}.Put(s.grow(wire.RecordLen))
+		c.fillSlot(s)
+	}
+}
+
+// pump posts what credits and queues allow. With c.mu.
+func (c *Conn) pump() {
+	if !c.open || c.Err() != nil {
+		return
+	}
+	c.fill()
+	r := &c.tx
+	for r.posted != r.built && c.credits > dataReserve {
+		n := 0
+		for ; n < postBatch && r.posted+uint32(n) != r.built && c.credits-n > dataReserve; n++ {
+			seq := r.posted + uint32(n)
+			r.wrs[n] = c.finish(r.at(seq), wrSend|uint64(seq), seq)
+		}
+		done, err := c.qp.PostSend(r.wrs[:n])
+		r.posted += uint32(done)
+		c.credits -= done
+		c.greet = c.greet && done == 0
+		c.stats.packetsSent.Add(uint64(done))
+		for i := done; i < n; i++ {
+			r.slots[(r.posted+uint32(i-done))%uint32(len(r.slots))].chunk.ReleasePosted()
+		}
+		if err != nil {
+			c.postFailed(err)
+			return
+		}
+	}
+	c.pumpControl()
+	c.pumpOps()
+}
+
+// finish makes the work request of a slot that is about to be posted.
+func (c *Conn) finish(s *sendSlot, wrid uint64, seq uint32) verbs.SendWR {
+	r := &c.tx
+	if c.fetched != c.told && !s.sealed && s.openTx && s.used+wire.RecordLen <= len(s.mem) && s.size+wire.RecordLen <= c.packetMax {
+		wire.Record{Type: wire.Done, Payload: c.fetched}.Put(s.grow(wire.RecordLen))
+		c.told = c.fetched
+	}
+	c.putHeader(s)
+	wr := verbs.SendWR{WRID: wrid, Opcode: verbs.OpSend, SGEs: s.sges}
+	r.unsignaled++
+	if s.wait || r.unsignaled >= len(r.slots)/4 || seq+1 == r.retired+uint32(len(r.slots)) {
+		wr.Flags = verbs.SendSignaled
+		r.unsignaled = 0
+	}
+	s.chunk.RetainPosted()
+	return wr
+}
+
+// putHeader encodes the packet header, with all credits that are owed.
+func (c *Conn) putHeader(s *sendSlot) {
+	n := c.owed.Swap(0) + c.owedControl.Swap(0)
+	c.used.Add(-n)
+	wire.Packet{Epoch: c.epoch, Credits: uint16(n), Parked: c.parkedNow}.Put(s.mem)
+	c.toldPark = c.parkedNow
+}
+
+// postFailed deals with a post that was refused. With c.mu.
+func (c *Conn) postFailed(err error) {
+	if isQPState(err) {
+		// The QP went to ERR: why, the poller will learn.
+		c.kick(mailGone)
+		return
+	}
+	c.fail(c.fault(FaultLocal, err))
+}
+
+// retire gives back the slots up to seq, which a completion has retired. With
+// c.mu.
+func (c *Conn) retire(seq uint32) bool {
+	r := &c.tx
+	if seq-r.retired >= r.posted-r.retired {
+		return false
+	}
+	for ; r.retired != seq+1; r.retired++ {
+		s := r.at(r.retired)
+		s.chunk.ReleasePosted()
+		s.releasePayload()
+	}
+	return true
+}
+
+func (s *sendSlot) releasePayload() {
+	for _, b := range s.posted {
+		b.ReleasePosted()
+	}
+	clear(s.posted)
+	s.posted = s.posted[:0]
+}
+
+// wakeSender wakes the first waiting Send if what it waits for is there. With
+// c.mu.
+func (c *Conn) wakeSender() {
+	if c.waiters.head != nil && c.canAccept() {
+		c.waiters.head.wake()
+	}
+}
+
+func (c *Conn) canAccept() bool {
+	if c.stall == stallRndv {
+		return !c.rndv.full()
+	}
+	return c.out.list == nil && c.tx.free() > 0
+}
+
+// newTx cuts the send slots out of registered memory.
+func (c *Conn) newTx(ctx context.Context, depth int) error {
+	r := &c.tx
+	r.slots = make([]sendSlot, depth-controlSlots)
+	for i := range depth {
+		if i%(txChunk/txSize) == 0 {
+			b, err := c.e.arena.Get(ctx, min(txChunk, (depth-i)*txSize), c.e.sendOwner)
+			if err != nil {
+				return fmt.Errorf("send buffers: %w", err)
+			}
+			r.chunks = append(r.chunks, b)
+		}
+		chunk := r.chunks[len(r.chunks)-1]
+		off := i % (txChunk / txSize) * txSize
+		part := chunk.Slice(off, off+txSize)
+		s := sendSlot{chunk: chunk, mem: part.Bytes(), base: part.SGE(c.e.pd)}
+		s.sges = make([]verbs.SGE, 0, c.maxSGE)
+		if i < controlSlots {
+			r.control[i] = s
+			continue
+		}
+		s.posted = make([]buffer.RDMABuffer, 0, c.maxSGE)
+		r.slots[i-controlSlots] = s
+	}
+	return nil
+}
+
+// release gives back everything that the ring holds: the device has forgotten
+// the QP. With c.mu.
+func (r *txRing) release() {
+	for ; r.retired != r.built; r.retired++ {
+		s := r.at(r.retired)
+		if int32(r.posted-r.retired) > 0 { // on the QP
+			s.chunk.ReleasePosted()
+		}
+		s.releasePayload()
+	}
+	r.posted = r.built
+	for i := range r.control {
+		if r.controlBusy[i] {
+			r.controlBusy[i] = false
+			r.control[i].chunk.ReleasePosted()
+		}
+	}
+	for _, b := range r.chunks {
+		b.Release()
+	}
+	r.chunks = nil
+}

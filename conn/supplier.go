@@ -1,0 +1,133 @@
+package conn
+
+import (
+	"context"
+	"sync"
+
+	"github.com/argonaut-rdma/argonaut/buffer"
+)
+
+// ask is what a request wants memory for.
+type ask uint8
+
+const (
+	askRecv ask = iota // a receive buffer
+	askList            // a rendezvous payload
+	askWake            // nothing: to know when there is some
+)
+
+// request is a wish for arena memory on behalf of a connection.
+type request struct {
+	c    *Conn
+	kind ask
+	n    int64 // bytes
+}
+
+// supplier waits for arena memory where a poller must not, in order of arrival.
+type supplier struct {
+	e    *Endpoint
+	bell chan struct{} // capacity 1: q is not empty
+
+	mu sync.Mutex
+	q  []request
+}
+
+// ask queues a request. It does not block.
+func (s *supplier) ask(r request) {
+	s.mu.Lock()
+	s.q = append(s.q, r)
+	s.mu.Unlock()
+	select {
+	case s.bell <- struct{}{}:
+	default:
+	}
+}
+
+// run is the supplier's goroutine. It belongs to the endpoint and ends with ctx.
+func (s *supplier) run(ctx context.Context) {
+	for {
+		s.mu.Lock()
+		q := s.q
+		s.q = nil
+		s.mu.Unlock()
+		for _, r := range q {
+			s.serve(ctx, r)
+		}
+		if len(q) > 0 {
+			continue
+		}
+		select {
+		case <-s.bell:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// serve waits for the memory of one request and hands it to the poller.
+func (s *supplier) serve(ctx context.Context, r request) {
+	var b buffer.RDMABuffer
+	var l *buffer.List
+	var err error
+	switch {
+	case r.c.Err() != nil:
+		return
+	case r.kind == askList:
+		l, err = s.e.arena.GetList(ctx, r.n, s.e.recvOwner)
+	default:
+		b, err = s.e.arena.Get(ctx, int(r.n), s.e.recvOwner)
+	}
+	if r.kind == askWake {
+		if err == nil {
+			b.Release()
+		}
+		r.c.kick(mailSettle)
+		return
+	}
+	p := r.c.p
+	p.mu.Lock()
+	reaped := r.c.rx.reaped
+	if !reaped {
+		switch {
+		case err != nil:
+			r.c.rx.supplyErr = err
+		case l != nil:
+			r.c.rx.gotList = l
+		default:
+			r.c.rx.bufs = append(r.c.rx.bufs, b)
+		}
+	}
+	p.mu.Unlock()
+	if !reaped {
+		r.c.kick(mailSupply)
+		return
+	}
+	if l != nil {
+		l.Release()
+	}
+	if err == nil && l == nil {
+		b.Release()
+	}
+}
+
+// supplied takes what the supplier has brought.
+func (c *Conn) supplied() {
+	c.p.mu.Lock()
+	bufs, l, err := c.rx.bufs, c.rx.gotList, c.rx.supplyErr
+	c.rx.bufs, c.rx.gotList, c.rx.supplyErr = nil, nil, nil
+	c.p.mu.Unlock()
+	for _, b := range bufs {
+		c.rx.waiting--
+		c.repost(b, false)
+	}
+	if err != nil {
+		c.fail(c.fault(FaultLocal, err))
+	}
+	if l == nil {
+		return
+	}
+	c.rx.list = l
+	if c.rx.gate == gateMemory {
+		c.reopen()
+	}
+}

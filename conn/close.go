@@ -1,7 +1,6 @@
 package conn
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +18,9 @@ var (
 // destroyRetry is the pause before a queue pair that the device failed to
 // destroy is tried again.
 const destroyRetry = 100 * time.Millisecond
+
+// drainStall is how long no completion has come when no more is expected.
+const drainStall = 100 * time.Millisecond
 
 func isQPState(err error) bool {
 	return errors.Is(err, verbs.ErrQPState) || errors.Is(err, verbs.ErrClosed)
@@ -129,11 +131,7 @@ func (c *Conn) reap(graceful bool) {
 	if err := c.qp.SetError(); err != nil {
 		c.e.log.Warn("set QP to ERR", "remote", c.remote, "err", err)
 	}
-	// Draining collects completions, which the poller handles; destroying is
-	// what ends the device's access, whether all have come or not.
-	ctx, cancel := context.WithTimeout(context.Background(), c.e.cfg.DrainTimeout)
-	c.qp.Drain(ctx)
-	cancel()
+	c.drain()
 	for {
 		orphans, err := c.qp.Close()
 		c.e.stats.orphans.Add(uint64(len(orphans)))
@@ -147,6 +145,50 @@ func (c *Conn) reap(graceful bool) {
 		c.withdraw()
 	}
 	c.kick(mailReaped)
+}
+
+// drain waits for the completions that a QP in ERR is to give: it collects them,
+// destroying the QP is what ends the device's access. Devices differ in what
+// they complete, so it ends too when none has come for a while.
+func (c *Conn) drain() {
+	end := time.NewTimer(c.e.cfg.DrainTimeout)
+	defer end.Stop()
+	stall := time.NewTimer(drainStall)
+	defer stall.Stop()
+	for !c.drained() {
+		select {
+		case <-c.progress:
+			stall.Reset(drainStall)
+		case <-stall.C:
+			return
+		case <-end.C:
+			return
+		}
+	}
+}
+
+// drained reports whether no completion is to come. Sends that were not
+// signalled may have succeeded without one.
+func (c *Conn) drained() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.rq != c.l.rq && c.rq.posted() > 0 {
+		return false
+	}
+	for _, busy := range c.tx.controlBusy {
+		if busy {
+			return false
+		}
+	}
+	return c.tx.signaled == 0 && c.ops.posted == 0
+}
+
+// drainProgress tells drain that completions have come.
+func (c *Conn) drainProgress() {
+	select {
+	case c.progress <- struct{}{}:
+	default:
+	}
 }
 
 // withdraw revokes every grant: the peer's access is over.

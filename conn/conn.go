@@ -44,6 +44,7 @@ type Conn struct {
 	done        chan struct{}         // closed when all is given back
 	cut         chan struct{}         // closed when a graceful end is not to be waited for any longer
 	cutOnce     sync.Once
+	progress    chan struct{}         // capacity 1: completions have come since it ended
 	cancel      context.CancelFunc    // ends the handshake
 	setUp       chan struct{}         // closed when the handshake is over
 	cause       atomic.Pointer[error] // what an async event has told

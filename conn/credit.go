@@ -9,6 +9,9 @@ import (
 // batch has touched: it books the credits that came and the sends that
 // completed, posts what that allows, and wakes senders. See also pumpControl.
 func (c *Conn) settle() {
+	if c.Err() != nil {
+		c.drainProgress()
+	}
 	c.mu.Lock()
 	c.credits += c.rx.credits
 	c.rx.credits = 0

@@ -80,10 +80,12 @@ func (c *Conn) pumpOps() {
 	t := &c.ops
 	for t.head != nil && t.posted < c.e.cfg.OpDepth && c.Err() == nil {
 		o := t.head
+		before := *o
 		wr := c.nextRequest(o)
 		n, err := c.qp.PostSend(wr)
 		if n == 0 {
-			// The op stays queued, and is given back when the connection is.
+			// It stays queued as it was, and is given back when the connection is.
+			*o = before
 			c.postFailed(err)
 			return
 		}

@@ -36,6 +36,7 @@ type sendSlot struct {
 	sges     []verbs.SGE
 	posted   []buffer.RDMABuffer // payload that sges name, each with a posted reference
 	wait     bool                // the completion is wanted soon
+	signaled bool
 }
 
 // txRing is the send slots of a connection: those in [retired, posted) are on
@@ -45,6 +46,7 @@ type txRing struct {
 	slots                  []sendSlot
 	retired, posted, built uint32
 	unsignaled             int // posted since the last one that was signalled
+	signaled               int // posted with a completion to come
 
 	control     [controlSlots]sendSlot
 	controlBusy [controlSlots]bool
@@ -374,8 +376,12 @@ func (c *Conn) pump() {
 		c.credits -= done
 		c.greet = c.greet && done == 0
 		c.stats.packetsSent.Add(uint64(done))
-		for i := done; i < n; i++ {
-			r.slots[(r.posted+uint32(i-done))%uint32(len(r.slots))].chunk.ReleasePosted()
+		for i := range n - done {
+			s := r.at(r.posted + uint32(i))
+			s.chunk.ReleasePosted()
+			if s.signaled {
+				r.signaled--
+			}
 		}
 		if err != nil {
 			c.postFailed(err)
@@ -396,9 +402,11 @@ func (c *Conn) finish(s *sendSlot, wrid uint64, seq uint32) verbs.SendWR {
 	c.putHeader(s)
 	wr := verbs.SendWR{WRID: wrid, Opcode: verbs.OpSend, SGEs: s.sges}
 	r.unsignaled++
-	if s.wait || r.unsignaled >= len(r.slots)/4 || seq+1 == r.retired+uint32(len(r.slots)) {
+	s.signaled = s.wait || r.unsignaled >= len(r.slots)/4 || seq+1 == r.retired+uint32(len(r.slots))
+	if s.signaled {
 		wr.Flags = verbs.SendSignaled
 		r.unsignaled = 0
+		r.signaled++
 	}
 	s.chunk.RetainPosted()
 	return wr
@@ -433,6 +441,9 @@ func (c *Conn) retire(seq uint32) bool {
 		s := r.at(r.retired)
 		s.chunk.ReleasePosted()
 		s.releasePayload()
+		if s.signaled {
+			r.signaled--
+		}
 	}
 	return true
 }

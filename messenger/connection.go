@@ -2,10 +2,11 @@ package messenger
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
-
-	"github.com/argonaut-rdma/argonaut/buffer"
 )
 
 // State is where a Connection stands.
@@ -36,102 +37,288 @@ func (s State) String() string {
 // Connection is a session with one peer. All methods are safe for concurrent
 // use, and may be called from handlers. After it has closed every call that
 // needs the peer fails with an error that wraps Err.
-type Connection struct{}
+type Connection struct {
+	m        *Messenger
+	peerType EntityType
+	incoming bool
+	loop     bool    // the loopback
+	key      string  // of an outgoing one in Messenger.outgoing
+	dial     AddrVec // where an outgoing one connects to
+	strand   strand
+	ctx      context.Context // the handlers'; ends with the connection
+	cancel   context.CancelFunc
+	drainFn  func() // c.drain, made once
+	opened   chan struct{}
 
-// Send queues m; nil means queued or handed to the transport, not delivered. It
-// takes m. It blocks while the policy's queue limit is reached, until ctx ends:
-// then nothing was sent. Messages of one priority are sent in the order of the
-// calls. Errors: ctx's, ErrTooLarge, ErrInvalid, or why the connection ended.
-func (c *Connection) Send(ctx context.Context, m *Message) error { return ErrNotSupported }
+	mu       sync.Mutex
+	policy   Policy
+	state    State
+	err      error
+	link     *link // not nil: open
+	session  session
+	queue    sendQueue
+	draining bool // a goroutine runs drain
+	refuse   bool // no new sends: shutting down
+	down     bool // marked down: nothing is dispatched any more
+	scratch  []byte
+	front    []byte
+	waiting  ring[*sendWaiter] // for room in the queue
+	flushed  []chan struct{}   // waits for the queue to be empty
+	calls    map[uint64]*call
+	serving  map[uint64]*Message // calls of the peer that are being handled
+	lastTID  uint64
+	peer     EntityName
+	addrs    AddrVec
+	features uint64
+	ackedAt  time.Time // the stamp of the last keepalive that was answered
+	user     any
+}
 
-// TrySend is Send that never blocks: false where Send would, and the message
-// stays the caller's.
-func (c *Connection) TrySend(m *Message) (bool, error) { return false, ErrNotSupported }
+func (m *Messenger) newConnection(t EntityType, p Policy) *Connection {
+	c := &Connection{
+		m: m, peerType: t, policy: p.withDefaults(), opened: make(chan struct{}),
+		peer: EntityName{t, -1}, calls: map[uint64]*call{}, serving: map[uint64]*Message{},
+	}
+	c.strand.ex, c.strand.handle = m.ex, c.handle
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.drainFn = c.drain
+	return c
+}
 
-// Call sends m with a new TID and waits for the message that replies to it,
-// whose reference it returns. ctx's deadline travels with m and ends the
-// handler's context at the peer, as cancelling does (peers of this project; a
-// Ceph daemon answers by TID alone). It takes m: on an error the reference is
-// still the caller's, though m may have been sent. Errors as Send, and
-// ErrReset when the connection ends before the reply.
-func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
-	return nil, ErrNotSupported
+// open makes l the connection's transport. It is called before the link's first
+// message is read.
+func (c *Connection) open(l *link, r *hsResult) {
+	c.mu.Lock()
+	if c.state == StateClosed {
+		c.mu.Unlock()
+		l.fail("open", ErrClosed)
+		return
+	}
+	c.state, c.link, c.err = StateOpen, l, nil
+	c.peer, c.features = r.peer, r.features
+	c.addrs = nil
+	for _, a := range r.addrs {
+		c.addrs = append(c.addrs, fromWire(a))
+	}
+	c.session = session{lossy: c.policy.Lossy}
+	close(c.opened)
+	c.kick()
+	c.mu.Unlock()
+	c.m.n.created.Add(1)
+	if c.incoming {
+		c.strand.push(event{kind: eventAccept})
+	} else {
+		c.strand.push(event{kind: eventConnect})
+	}
+}
+
+// lost tells the session that its link has ended.
+func (c *Connection) lost(l *link, err error) {
+	c.mu.Lock()
+	if c.state == StateClosed || c.link != l {
+		c.mu.Unlock()
+		return
+	}
+	// Every session is lossy so far: with its transport it is over.
+	quiet := c.refuse // shutting down: not a fault
+	c.close(err)
+	if !quiet {
+		c.m.n.faults.Add(1)
+		c.strand.push(event{kind: eventReset})
+	}
+}
+
+// close ends the session for good. It is called with c.mu locked, and unlocks
+// it.
+func (c *Connection) close(err error) {
+	wasConnecting := c.state == StateConnecting
+	c.state, c.err, c.link = StateClosed, err, nil
+	var dropped []*Message
+	for {
+		e, ok := c.queue.pop()
+		if !ok {
+			break
+		}
+		if e.m != nil {
+			dropped = append(dropped, e.m)
+		}
+	}
+	calls := c.calls
+	c.calls = nil
+	c.wakeSenders()
+	c.wakeFlushed()
+	if wasConnecting {
+		close(c.opened)
+	}
+	c.mu.Unlock()
+	c.cancel()
+	for _, m := range dropped {
+		m.Release()
+	}
+	for _, k := range calls {
+		k.ch <- nil
+	}
+	c.m.closed(c)
+}
+
+// attemptFailed notes why an attempt to connect has failed; connect goes on.
+func (c *Connection) attemptFailed(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == StateConnecting {
+		c.err = err
+	}
+}
+
+// closedErr is what calls return after the end. c.mu is held.
+func (c *Connection) closedErr() error {
+	if c.refuse || c.err == nil || errors.Is(c.err, ErrClosed) {
+		return ErrClosed
+	}
+	return fmt.Errorf("%w: %w", ErrReset, c.err)
 }
 
 // Ready blocks until the connection is open, has closed (its error is returned)
 // or ctx ends: the error then wraps ctx's and says what the last attempt to
 // connect failed with.
-func (c *Connection) Ready(ctx context.Context) error { return ErrNotSupported }
+func (c *Connection) Ready(ctx context.Context) error {
+	select {
+	case <-c.opened:
+	case <-ctx.Done():
+		return c.withLast(ctx.Err())
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == StateClosed {
+		return c.closedErr()
+	}
+	return nil
+}
+
+// withLast adds the failure of the last attempt to connect to err.
+func (c *Connection) withLast(err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == StateConnecting && c.err != nil {
+		return fmt.Errorf("%w; still connecting: %w", err, c.err)
+	}
+	return err
+}
 
 // SendKeepalive asks the peer for a sign of life. It does not block; see
 // LastKeepaliveAck.
-func (c *Connection) SendKeepalive() {}
+func (c *Connection) SendKeepalive() {
+	c.sendControl(entry{kind: entryKeepalive, since: time.Now()})
+}
 
 // LastKeepaliveAck is when the last keepalive that was answered was sent.
-func (c *Connection) LastKeepaliveAck() time.Time { return time.Time{} }
+func (c *Connection) LastKeepaliveAck() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ackedAt
+}
+
+func (c *Connection) keepaliveAcked(stamp time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if stamp.After(c.ackedAt) {
+		c.ackedAt = stamp
+	}
+}
 
 // MarkDown ends the connection at once, by our own will: what is queued is
 // dropped, and no reset callback comes. It does not block; handlers that run
 // finish.
-func (c *Connection) MarkDown() {}
+func (c *Connection) MarkDown() {
+	if c.loop {
+		return
+	}
+	c.mu.Lock()
+	if c.state == StateClosed {
+		c.down = true
+		c.mu.Unlock()
+		return
+	}
+	c.down = true
+	l := c.link
+	c.close(ErrClosed)
+	if l != nil {
+		l.fail("mark down", ErrClosed)
+	}
+}
 
 // MarkDisposable makes the session lossy: with the next fault it is over.
-func (c *Connection) MarkDisposable() {}
+func (c *Connection) MarkDisposable() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.policy.Lossy = true
+}
+
+func (c *Connection) policyNow() Policy {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.policy
+}
 
 // SetUser keeps v, the user's session, with the connection.
-func (c *Connection) SetUser(v any) {}
+func (c *Connection) SetUser(v any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.user = v
+}
 
 // User returns what SetUser kept, or nil.
-func (c *Connection) User() any { return nil }
+func (c *Connection) User() any {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.user
+}
 
-// Peer returns the peer's name, its addresses, and the features that both have.
-// Before the connection is open the name has no number and features are 0.
-func (c *Connection) Peer() (EntityName, AddrVec, uint64) { return EntityName{}, nil, 0 }
+// Peer returns the peer's name, its addresses, and Ceph's features that both
+// have. Before the connection is open the name has no number and features are
+// 0.
+func (c *Connection) Peer() (EntityName, AddrVec, uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.peer, slices.Clone(c.addrs), c.features
+}
 
 // Messenger returns the messenger that c belongs to.
-func (c *Connection) Messenger() *Messenger { return nil }
+func (c *Connection) Messenger() *Messenger { return c.m }
 
 // State returns where the connection stands.
-func (c *Connection) State() State { return StateClosed }
+func (c *Connection) State() State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state
+}
 
 // Err is why the connection has closed, or why the last attempt to connect
 // failed, or nil.
-func (c *Connection) Err() error { return ErrNotSupported }
+func (c *Connection) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
 
 // Stats returns the connection's counters and gauges.
-func (c *Connection) Stats() ConnStats { return ConnStats{} }
-
-// CanGrant reports whether Grant works on this connection now: it is open, and
-// the transport confines remote access, or the peer is of this project on a
-// stream.
-func (c *Connection) CanGrant() bool { return false }
-
-// Grant lets the peer read, or with write write, the bytes of l, until Revoke
-// or the end of the transport; until then references to its buffers are held.
-// It borrows l and returns one Grant per buffer, in order. A grant that may be
-// written must not be read by us before it is revoked. Errors: ErrNotSupported
-// when CanGrant is false.
-func (c *Connection) Grant(ctx context.Context, l *buffer.List, write bool) ([]Grant, error) {
-	return nil, ErrNotSupported
-}
-
-// Revoke ends grants: no byte is read or written through them after it
-// returned nil. Grants that are not live are ignored.
-func (c *Connection) Revoke(ctx context.Context, gs []Grant) error { return ErrNotSupported }
-
-// Pull fills dst, which it borrows, from what the peer granted: dst.Len() bytes
-// from offset off of all src together. It blocks until they are there, or ctx
-// ends: then the buffers of dst stay referenced, and may be written, until the
-// transfer is over. Errors: ErrInvalid (out of range), ErrStaleGrant, ctx's, or
-// why the connection ended: on RDMA a grant that the peer has revoked ends it.
-func (c *Connection) Pull(ctx context.Context, dst *buffer.List, src []Grant, off uint64) error {
-	return ErrNotSupported
-}
-
-// Push writes src, which it borrows, into what the peer granted for writing,
-// from offset off of all dst together. It blocks until the transport has taken
-// it: what is sent on this connection afterwards arrives after the bytes are
-// placed. Errors as Pull.
-func (c *Connection) Push(ctx context.Context, dst []Grant, off uint64, src *buffer.List) error {
-	return ErrNotSupported
+func (c *Connection) Stats() ConnStats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := ConnStats{
+		State: c.state, QueuedMessages: c.queue.messages, QueuedBytes: c.queue.bytes,
+		Undispatched: c.strand.len(), OutSeq: c.session.outSeq, InSeq: c.session.inSeq,
+		LastKeepaliveAck: c.ackedAt,
+	}
+	if t := c.queue.oldest(); !t.IsZero() {
+		s.OldestQueued = time.Since(t)
+	}
+	if l := c.link; l != nil {
+		s.Transport = l.scheme
+		s.LastReceived = time.Unix(0, l.lastReceived.Load())
+		if t := l.transport(); t != nil {
+			s.Grants = t.grants()
+		}
+	}
+	return s
 }

@@ -13,8 +13,6 @@ var (
 	ErrClosed = net.ErrClosed
 	// ErrNotSupported: the transport, or the peer, lacks what the call needs.
 	ErrNotSupported = errors.ErrUnsupported
-	// ErrQueueFull: TrySend found the policy's queue limit reached.
-	ErrQueueFull = errors.New("messenger: send queue full")
 	// ErrProtocol: the peer broke the protocol, or does not speak it.
 	ErrProtocol = errors.New("messenger: protocol error")
 	// ErrAuth: authentication failed, on either side.

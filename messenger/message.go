@@ -45,12 +45,13 @@ type Message struct {
 	Conn *Connection
 
 	refs     atomic.Int32
-	flags    uint8     // header flags of our own, see wireflags
-	deadline time.Time // of the call, zero for none
-	budget   budget    // what the throttles gave; returned with the last reference
-	own      []byte    // Front's memory, kept for the next use
-	ctx      context.Context
+	flags    uint8           // header flags of our own, see wireflags
+	deadline time.Time       // of the call, zero for none
+	budget   budget          // what the throttles gave; returned with the last reference
+	own      []byte          // Front's memory, kept for the next use
+	ctx      context.Context // of a call being served
 	cancel   context.CancelFunc
+	done     func() // called with the last reference
 }
 
 // keepFront is the largest front buffer that a released Message keeps, bytes.
@@ -97,11 +98,14 @@ func (m *Message) Release() {
 	case n < 0:
 		panic("messenger: Message released more often than retained")
 	}
+	if m.cancel != nil {
+		m.Conn.served(m)
+	}
 	if m.Data != nil {
 		m.Data.Release()
 	}
-	if m.cancel != nil {
-		m.cancel()
+	if m.done != nil {
+		m.done()
 	}
 	m.budget.release()
 	own := m.own[:0]
@@ -112,6 +116,7 @@ func (m *Message) Release() {
 	m.TID, m.Seq, m.flags = 0, 0, 0
 	m.Front, m.Middle, m.Data, m.Conn = nil, nil, nil, nil
 	m.deadline, m.ctx, m.cancel, m.budget, m.own = time.Time{}, nil, nil, budget{}, own
+	m.done = nil
 	messages.Put(m)
 }
 

@@ -1,64 +1,416 @@
 package messenger
 
-import "context"
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/argonaut-rdma/argonaut/buffer"
+	"github.com/argonaut-rdma/argonaut/conn"
+	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
+)
 
 // Messenger is one entity's end of all its sessions. All methods are safe for
 // concurrent use.
-type Messenger struct{}
+type Messenger struct {
+	cfg       Config // with defaults
+	log       *slog.Logger
+	owner     buffer.Owner
+	offered   uint64
+	limits    msgr2.Limits
+	ex        *executor
+	dispatchB *throttle
+	loop      *Connection
+	endpoints map[string]*conn.Endpoint
+	n         counters
+	wg        sync.WaitGroup // every goroutine but the executor's
+	stop      chan struct{}  // closed when the ticker is to end
+
+	globalSeq, globalID atomic.Uint64
+	epoch               atomic.Uint32
+	chain               atomic.Pointer[[]Dispatcher]
+	closing             atomic.Bool
+
+	mu          sync.Mutex
+	policies    map[EntityType]Policy
+	fallback    *Policy
+	perType     map[EntityType]*typeThrottles
+	bound       AddrVec
+	wire        msgr2.AddrVec
+	listeners   []net.Listener
+	links       map[*link]struct{}
+	halfOpen    int
+	connections map[*Connection]struct{}
+	outgoing    map[string]*Connection
+	shut        chan struct{} // closed when Shutdown has ended
+	shutting    bool
+}
+
+// typeThrottles are the throttles of a policy, shared by all peers of a type.
+type typeThrottles struct {
+	policy Policy
+	t      throttles
+}
+
+// counters are Stats' while they count.
+type counters struct {
+	created, faults, handshakesFailed, handshakesRefused atomic.Uint64
+	sent, received, bytesSent, bytesReceived             atomic.Uint64
+	fast, unhandled, duplicates, panics, throttleWaits   atomic.Uint64
+	checksumErrors                                       atomic.Uint64
+}
+
+// Defaults of Config.
+const (
+	defaultDispatchBytes  = 100 << 20
+	defaultConnectTimeout = 10 * time.Second
+	defaultBackoffMin     = 200 * time.Millisecond
+	defaultBackoffMax     = 15 * time.Second
+	defaultIdleTimeout    = 15 * time.Minute
+	defaultKeepalive      = 10 * time.Second
+	defaultMaxHalfOpen    = 256
+	minWorkers            = 8
+	maxWorkers            = 4096
+	maxFrontLimit         = 64 << 20
+)
+
+func (c Config) withDefaults() (Config, error) {
+	bad := func(format string, args ...any) (Config, error) {
+		return c, fmt.Errorf("%w: Config.%s", ErrInvalid, fmt.Sprintf(format, args...))
+	}
+	if c.Name.Type == 0 {
+		return bad("Name is not set")
+	}
+	if c.Arena == nil {
+		return bad("Arena is not set")
+	}
+	if c.Workers < 0 || c.Workers > maxWorkers {
+		return bad("Workers = %d, not 1 to %d", c.Workers, maxWorkers)
+	}
+	if c.MaxFront < 0 || c.MaxFront > maxFrontLimit {
+		return bad("MaxFront = %d, not 1 to %d", c.MaxFront, maxFrontLimit)
+	}
+	if c.MaxData < 0 || c.MaxData > 1<<32-1 {
+		return bad("MaxData = %d, not 1 to 4 GiB - 1", c.MaxData)
+	}
+	for _, t := range c.Transports {
+		if t.Scheme == "" || t.Scheme == SchemeTCP || t.Open == nil {
+			return bad("Transports: %q needs a scheme other than tcp, and Open", t.Scheme)
+		}
+	}
+	set := func(v *time.Duration, d time.Duration) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	if c.Workers == 0 {
+		c.Workers = max(minWorkers, 2*runtime.GOMAXPROCS(0))
+	}
+	if c.DispatchBytes == 0 {
+		c.DispatchBytes = defaultDispatchBytes
+	}
+	if c.MaxHalfOpen <= 0 {
+		c.MaxHalfOpen = defaultMaxHalfOpen
+	}
+	set(&c.ConnectTimeout, defaultConnectTimeout)
+	set(&c.BackoffMin, defaultBackoffMin)
+	set(&c.BackoffMax, defaultBackoffMax)
+	set(&c.IdleTimeout, defaultIdleTimeout)
+	set(&c.KeepaliveInterval, defaultKeepalive)
+	set(&c.KeepaliveTimeout, 3*c.KeepaliveInterval)
+	if len(c.Auth) == 0 {
+		c.Auth = []Auth{AuthNone{}}
+	}
+	if c.Nonce == 0 {
+		c.Nonce = uint32(random64()) | 1
+	}
+	if c.DialStream == nil {
+		var d net.Dialer
+		c.DialStream = func(ctx context.Context, hostport string) (net.Conn, error) {
+			return d.DialContext(ctx, "tcp", hostport)
+		}
+	}
+	if c.ListenStream == nil {
+		var lc net.ListenConfig
+		c.ListenStream = func(ctx context.Context, hostport string) (net.Listener, error) {
+			return lc.Listen(ctx, "tcp", hostport)
+		}
+	}
+	return c, nil
+}
+
+func random64() uint64 {
+	var b [8]byte
+	rand.Read(b[:])
+	return binary.LittleEndian.Uint64(b[:])
+}
 
 // New makes a messenger and opens its transports. Add dispatchers and set
 // policies before Bind or ConnectTo. The caller ends it with Shutdown or Close.
 // Errors: ErrInvalid, and those of Transport.Open.
-func New(cfg Config) (*Messenger, error) { return nil, ErrNotSupported }
-
-// Bind listens on addrs, each with port 0 for any port. It may be called more
-// than once. When one address fails nothing new is bound. ctx bounds the call.
-// Errors: ErrInvalid (a scheme without transport), those of the network.
-func (m *Messenger) Bind(ctx context.Context, addrs AddrVec) error { return ErrNotSupported }
-
-// Addrs is the addresses bound, with the ports and the nonce they got.
-func (m *Messenger) Addrs() AddrVec { return nil }
+func New(cfg Config) (*Messenger, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	ex, err := newExecutor(cfg.Workers)
+	if err != nil {
+		return nil, err
+	}
+	m := &Messenger{
+		cfg: cfg, log: cfg.Logger, owner: cfg.Arena.Owner("messenger", 0), offered: offered(&cfg),
+		limits: msgr2.Limits{Front: uint32(cfg.MaxFront), Middle: uint32(cfg.MaxFront), Data: uint32(cfg.MaxData)}.WithDefaults(),
+		ex:     ex, dispatchB: newThrottle(cfg.DispatchBytes),
+		endpoints: map[string]*conn.Endpoint{}, stop: make(chan struct{}),
+		policies: map[EntityType]Policy{}, perType: map[EntityType]*typeThrottles{},
+		links: map[*link]struct{}{}, connections: map[*Connection]struct{}{}, outgoing: map[string]*Connection{},
+		shut: make(chan struct{}),
+	}
+	if m.log == nil {
+		m.log = slog.New(slog.DiscardHandler)
+	}
+	m.epoch.Store(uint32(random64()))
+	m.chain.Store(new([]Dispatcher))
+	m.loop = m.newConnection(cfg.Name.Type, LosslessPeer())
+	m.loop.loop, m.loop.state, m.loop.peer = true, StateOpen, cfg.Name
+	close(m.loop.opened)
+	for _, t := range cfg.Transports {
+		ep, err := t.Open(m.connConfig(t.Scheme))
+		if err != nil {
+			m.Close()
+			return nil, fmt.Errorf("messenger: transport %s: %w", t.Scheme, err)
+		}
+		m.endpoints[t.Scheme] = ep
+	}
+	m.wg.Add(1)
+	go m.tick() // ends with m.stop
+	return m, nil
+}
 
 // Name is Config.Name.
-func (m *Messenger) Name() EntityName { return EntityName{} }
+func (m *Messenger) Name() EntityName { return m.cfg.Name }
 
 // SetPolicy sets the policy towards peers of type t. It holds for connections
 // that are made afterwards. Without one, the policy is that of SetDefaultPolicy,
 // at first StatelessServer for peers that connect and LossyClient for others.
-func (m *Messenger) SetPolicy(t EntityType, p Policy) {}
+func (m *Messenger) SetPolicy(t EntityType, p Policy) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.policies[t] = p
+}
 
 // SetDefaultPolicy sets the policy towards peers of all types without one.
-func (m *Messenger) SetDefaultPolicy(p Policy) {}
+func (m *Messenger) SetDefaultPolicy(p Policy) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fallback = &p
+}
+
+func (m *Messenger) policyFor(t EntityType, incoming bool) Policy {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p, ok := m.policies[t]
+	switch {
+	case ok:
+	case m.fallback != nil:
+		p = *m.fallback
+	case incoming:
+		p = StatelessServer()
+	default:
+		p = LossyClient()
+	}
+	if incoming {
+		p.Lossy = true // lossless sessions are not built yet; see Policy.Lossy
+	}
+	return p
+}
+
+// throttlesFor returns the throttles of peers of type t, which all connections
+// under the same policy share.
+func (m *Messenger) throttlesFor(t EntityType, p Policy) throttles {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	tt := m.perType[t]
+	if tt == nil || tt.policy.MaxMessages != p.MaxMessages || tt.policy.MaxBytes != p.MaxBytes {
+		tt = &typeThrottles{policy: p, t: throttles{
+			messages: newThrottle(p.MaxMessages), bytes: newThrottle(p.MaxBytes), dispatch: m.dispatchB,
+		}}
+		m.perType[t] = tt
+	}
+	return tt.t
+}
 
 // AddDispatcher adds d at the end of the chain.
-func (m *Messenger) AddDispatcher(d Dispatcher) {}
-
-// ConnectTo returns the connection to the peer of type t at addrs: one that
-// exists, or a new one. It does not block; messages may be sent at once and wait
-// for the connection to be ready. The first address whose transport exists here
-// is used. Errors: ErrClosed, ErrInvalid, ErrNotSupported (a lossless policy).
-func (m *Messenger) ConnectTo(t EntityType, addrs AddrVec) (*Connection, error) {
-	return nil, ErrNotSupported
+func (m *Messenger) AddDispatcher(d Dispatcher) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	chain := append(slices.Clone(m.dispatchers()), d)
+	m.chain.Store(&chain)
 }
+
+func (m *Messenger) dispatchers() []Dispatcher { return *m.chain.Load() }
 
 // Loopback is the connection to ourselves: what is sent there is dispatched
 // here, without a transport. It is always open.
-func (m *Messenger) Loopback() *Connection { return nil }
+func (m *Messenger) Loopback() *Connection { return m.loop }
+
+// Addrs is the addresses bound, with the ports and the nonce they got.
+func (m *Messenger) Addrs() AddrVec {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.bound)
+}
+
+func (m *Messenger) wireAddrs() msgr2.AddrVec {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.wire
+}
+
+func (m *Messenger) cookie() uint64 { return random64() | 1 }
+
+func (m *Messenger) nextEpoch() uint32 { return m.epoch.Add(1) }
+
+// isUs reports whether a peer that means to reach target reaches us.
+func (m *Messenger) isUs(target msgr2.Addr) bool {
+	if target.Nonce != 0 && target.Nonce != m.cfg.Nonce {
+		return false
+	}
+	ap := target.AddrPort()
+	for _, a := range m.wireAddrs() {
+		ours := a.AddrPort()
+		if ours.Port() == ap.Port() && (ours.Addr() == ap.Addr() || ours.Addr().IsUnspecified()) {
+			return true
+		}
+	}
+	return false
+}
 
 // MarkDownAll marks every connection down.
-func (m *Messenger) MarkDownAll() {}
+func (m *Messenger) MarkDownAll() {
+	m.mu.Lock()
+	all := make([]*Connection, 0, len(m.connections))
+	for c := range m.connections {
+		all = append(all, c)
+	}
+	m.mu.Unlock()
+	for _, c := range all {
+		c.MarkDown()
+	}
+}
+
+// admitLink counts an incoming link. false: it is one too many, or we are
+// closing.
+func (m *Messenger) admitLink(l *link) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closing.Load() || (l.incoming && m.halfOpen >= m.cfg.MaxHalfOpen) {
+		m.n.handshakesRefused.Add(1)
+		return false
+	}
+	m.links[l] = struct{}{}
+	if l.incoming {
+		m.halfOpen++
+	}
+	return true
+}
+
+// opened notes that a link's handshake has ended well.
+func (m *Messenger) opened(l *link) {
+	c := l.owner.Load()
+	m.mu.Lock()
+	if l.incoming {
+		m.halfOpen--
+	}
+	var old *Connection
+	if c.incoming {
+		m.connections[c] = struct{}{}
+		if c.policy.RegisterLossyClients && len(l.hs.result.addrs) > 0 {
+			old = m.register(c, &l.hs.result)
+		}
+	}
+	m.mu.Unlock()
+	if old != nil {
+		old.MarkDown()
+	}
+}
+
+// register makes c the connection of its peer and returns the one that it
+// replaces. m.mu is held.
+func (m *Messenger) register(c *Connection, r *hsResult) (old *Connection) {
+	c.key = fmt.Sprintf("in %v %v", r.peer, r.addrs)
+	old = m.outgoing[c.key]
+	m.outgoing[c.key] = c
+	return old
+}
+
+// forget takes a link out, which has ended.
+func (m *Messenger) forget(l *link) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, ok := m.links[l]; !ok {
+		return
+	}
+	delete(m.links, l)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.incoming && !l.isOpen {
+		m.halfOpen--
+	}
+}
+
+// closed takes a connection out, which has ended.
+func (m *Messenger) closed(c *Connection) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.connections, c)
+	if c.key != "" && m.outgoing[c.key] == c {
+		delete(m.outgoing, c.key)
+	}
+}
 
 // Stats returns the messenger's counters.
-func (m *Messenger) Stats() Stats { return Stats{} }
+func (m *Messenger) Stats() Stats {
+	n := &m.n
+	s := Stats{
+		ConnectionsCreated: n.created.Load(), Faults: n.faults.Load(),
+		HandshakesFailed: n.handshakesFailed.Load(), HandshakesRefused: n.handshakesRefused.Load(),
+		MessagesSent: n.sent.Load(), MessagesReceived: n.received.Load(),
+		BytesSent: n.bytesSent.Load(), BytesReceived: n.bytesReceived.Load(),
+		FastDispatched: n.fast.Load(), Unhandled: n.unhandled.Load(), Duplicates: n.duplicates.Load(),
+		HandlerPanics: n.panics.Load(), ChecksumErrors: n.checksumErrors.Load(),
+		ThrottleWaits: n.throttleWaits.Load(), DispatchBytes: m.dispatchB.held(),
+		StrandOverflows: m.ex.overflows.Load(),
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s.HalfOpen = m.halfOpen
+	for c := range m.connections {
+		switch c.State() {
+		case StateConnecting:
+			s.Connecting++
+		case StateOpen:
+			s.Open++
+		}
+	}
+	return s
+}
 
-// Shutdown ends the messenger: it stops listening, refuses new sends, flushes
-// what is queued, closes every connection (HandleReset is not called), shuts
-// the transports down, lets running handlers finish, and waits for all
-// goroutines. When ctx ends, the rest is done without waiting for peers; the
-// contexts of handlers end then. The error names what did not end in time.
-// Waiting Sends and Calls end with ErrClosed. It must not be called from a
-// handler. A second call waits for the first and returns nil.
-func (m *Messenger) Shutdown(ctx context.Context) error { return ErrNotSupported }
-
-// Close is Shutdown without waiting for peers or queues.
-func (m *Messenger) Close() error { return nil }
+// hostAddr is a bound address as it is told: the port that was got, on the host
+// that was asked for if that is a number, else on what the transport says.
+func hostAddr(scheme string, a net.Addr, nonce uint32) EntityAddr {
+	ap, err := netip.ParseAddrPort(a.String())
+	if err != nil {
+		return EntityAddr{URL: scheme + "://" + a.String(), Nonce: nonce}
+	}
+	return EntityAddr{URL: scheme + "://" + ap.String(), Nonce: nonce}
+}

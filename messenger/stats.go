@@ -44,6 +44,7 @@ type ConnStats struct {
 	// the first of them has.
 	QueuedMessages int
 	QueuedBytes    int64
+	OldestQueued   time.Duration
 	// Undispatched is how many received messages wait for Dispatch.
 	Undispatched  int
 	OutSeq, InSeq uint64

@@ -1,0 +1,109 @@
+package messenger
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/argonaut-rdma/argonaut/buffer"
+)
+
+// CanGrant reports whether Grant works on this connection now: it is open, and
+// the transport confines remote access, or the peer is of this project on a
+// stream.
+func (c *Connection) CanGrant() bool {
+	t, err := c.bulk()
+	return err == nil && t.canGrant()
+}
+
+// Grant lets the peer read, or with write write, the bytes of l, until Revoke
+// or the end of the transport; until then references to its buffers are held.
+// It borrows l and returns one Grant per buffer, in order. A grant that may be
+// written must not be read by us before it is revoked. Errors: ErrNotSupported
+// when CanGrant is false.
+func (c *Connection) Grant(ctx context.Context, l *buffer.List, write bool) ([]Grant, error) {
+	t, err := c.bulk()
+	if err != nil {
+		return nil, err
+	}
+	return t.grant(ctx, l, write)
+}
+
+// Revoke ends grants: no byte is read or written through them after it
+// returned nil. Grants that are not live are ignored.
+func (c *Connection) Revoke(ctx context.Context, gs []Grant) error {
+	t, err := c.bulk()
+	if err != nil {
+		return nil // they ended with the transport
+	}
+	return t.revoke(ctx, gs)
+}
+
+// Pull fills dst, which it borrows, from what the peer granted: dst.Len() bytes
+// from offset off of all src together. It blocks until they are there, or ctx
+// ends: then the buffers of dst stay referenced, and may be written, until the
+// transfer is over. Errors: ErrInvalid (out of range), ErrStaleGrant, ctx's, or
+// why the connection ended: on RDMA a grant that the peer has revoked ends it.
+func (c *Connection) Pull(ctx context.Context, dst *buffer.List, src []Grant, off uint64) error {
+	t, err := c.bulk()
+	if err != nil {
+		return err
+	}
+	return t.read(ctx, dst, src, off)
+}
+
+// Push writes src, which it borrows, into what the peer granted for writing,
+// from offset off of all dst together. It blocks until the transport has taken
+// it: what is sent on this connection afterwards arrives after the bytes are
+// placed. When ctx ends before, src stays referenced until the transfer is
+// over. Errors as Pull; on a stream, what is pushed into a grant that the peer
+// has revoked is lost without an error.
+func (c *Connection) Push(ctx context.Context, dst []Grant, off uint64, src *buffer.List) error {
+	t, err := c.bulk()
+	if err != nil {
+		return err
+	}
+	return t.write(ctx, dst, off, src)
+}
+
+func (c *Connection) bulk() (transport, error) {
+	if c.loop {
+		return nil, ErrNotSupported
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.link == nil {
+		if c.state == StateConnecting {
+			return nil, fmt.Errorf("%w: not connected yet, see Ready", ErrNotSupported)
+		}
+		return nil, c.closedErr()
+	}
+	return c.link.t, nil
+}
+
+// pieces cuts n bytes from offset off of gs into parts of one grant each, and
+// calls f with the grant, the offset in it and the length. Errors: ErrInvalid,
+// f's.
+func pieces(gs []Grant, off, n uint64, write bool, f func(g Grant, at, n uint64) error) error {
+	total := GrantsLen(gs)
+	if off > total || n > total-off {
+		return fmt.Errorf("%w: %d bytes at %d of grants of %d", ErrInvalid, n, off, total)
+	}
+	for _, g := range gs {
+		if n == 0 {
+			return nil
+		}
+		if off >= g.Len {
+			off -= g.Len
+			continue
+		}
+		if g.Write != write {
+			return fmt.Errorf("%w: the grant is for the other direction", ErrInvalid)
+		}
+		k := min(n, g.Len-off)
+		if err := f(g, off, k); err != nil {
+			return err
+		}
+		off, n = 0, n-k
+	}
+	return nil
+}

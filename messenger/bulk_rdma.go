@@ -1,0 +1,86 @@
+package messenger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/argonaut-rdma/argonaut/buffer"
+	"github.com/argonaut-rdma/argonaut/conn"
+)
+
+func (t *rdmaTransport) canGrant() bool { return t.c.CanGrant() }
+
+func (t *rdmaTransport) grants() int { return int(t.live.Load()) }
+
+func (t *rdmaTransport) grant(ctx context.Context, l *buffer.List, write bool) ([]Grant, error) {
+	cgs, err := t.c.Grant(ctx, l, write)
+	if err != nil {
+		return nil, connError(err)
+	}
+	t.live.Add(int64(len(cgs)))
+	gs := make([]Grant, len(cgs))
+	for i, g := range cgs {
+		gs[i] = g2m(g)
+	}
+	return gs, nil
+}
+
+func (t *rdmaTransport) revoke(ctx context.Context, gs []Grant) error {
+	cgs := make([]conn.Grant, len(gs))
+	for i, g := range gs {
+		cgs[i] = m2g(g)
+	}
+	if err := t.c.Revoke(ctx, cgs); err != nil {
+		return connError(err)
+	}
+	t.live.Add(-int64(len(gs)))
+	return nil
+}
+
+func (t *rdmaTransport) read(ctx context.Context, dst *buffer.List, src []Grant, off uint64) error {
+	rest := dst.Share()
+	defer func() { rest.Release() }()
+	return pieces(src, off, uint64(dst.Len()), false, func(g Grant, at, n uint64) error {
+		tail := rest.Split(int64(n))
+		err := t.c.Read(ctx, rest, m2g(g), at)
+		rest.Release()
+		rest = tail
+		return connError(err)
+	})
+}
+
+func (t *rdmaTransport) write(ctx context.Context, dst []Grant, off uint64, src *buffer.List) error {
+	rest := src.Share()
+	defer func() { rest.Release() }()
+	return pieces(dst, off, uint64(src.Len()), true, func(g Grant, at, n uint64) error {
+		tail := rest.Split(int64(n))
+		err := t.c.Write(ctx, m2g(g), at, rest)
+		rest.Release()
+		rest = tail
+		return connError(err)
+	})
+}
+
+func g2m(g conn.Grant) Grant {
+	return Grant{Addr: g.Addr, Len: g.Len, RKey: g.RKey, Epoch: g.Epoch, Write: g.Write}
+}
+
+func m2g(g Grant) conn.Grant {
+	return conn.Grant{Addr: g.Addr, Len: g.Len, RKey: g.RKey, Epoch: g.Epoch, Write: g.Write}
+}
+
+// connError adds this package's sentinel to an error of package conn.
+func connError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, conn.ErrStaleGrant):
+		return fmt.Errorf("%w: %w", ErrStaleGrant, err)
+	case errors.Is(err, conn.ErrTooLarge):
+		return fmt.Errorf("%w: %w", ErrTooLarge, err)
+	case errors.Is(err, conn.ErrNotSupported):
+		return fmt.Errorf("%w: %w", ErrNotSupported, err)
+	}
+	return err
+}

@@ -1,0 +1,412 @@
+package messenger
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"sync"
+
+	"github.com/argonaut-rdma/argonaut/buffer"
+)
+
+const (
+	// pullChunk is how much is asked for in one frame, bytes.
+	pullChunk = 4 << 20
+	// maxPulls bounds the pulls of a peer that are being answered at a time.
+	maxPulls = 256
+)
+
+// The first byte of the front of a pulled frame.
+const (
+	pulledOK    = 0
+	pulledStale = 1
+)
+
+// streamBulk is one-sided access as frames: a grant is an entry in a table of
+// the link, a pull is a question and an answer, a push is a message whose data
+// is read straight into the granted buffers.
+type streamBulk struct {
+	l     *link
+	epoch uint32
+
+	mu      sync.Mutex
+	ended   bool
+	live    map[uint32]*streamGrant
+	lastKey uint32
+	serving int // pulls being answered
+	pulls   map[uint64]*pull
+	lastTID uint64
+}
+
+// streamGrant is a live grant. It holds a reference to its buffer until it has
+// been revoked and is not busy.
+type streamGrant struct {
+	g    Grant
+	buf  buffer.RDMABuffer
+	busy int             // transfers in progress
+	gone bool            // revoked
+	idle []chan struct{} // closed when gone and not busy
+}
+
+// pull waits for the answer to a pull. dst is a share of the caller's list,
+// until a reader has taken it.
+type pull struct {
+	dst *buffer.List
+	n   int64
+	ch  chan error
+}
+
+func (b *streamBulk) init(l *link) {
+	b.l, b.epoch = l, l.m.nextEpoch()
+	b.live, b.pulls = map[uint32]*streamGrant{}, map[uint64]*pull{}
+}
+
+func (b *streamBulk) canGrant() bool { return b.l.own&featureGrants != 0 }
+
+func (b *streamBulk) grants() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.live)
+}
+
+func (b *streamBulk) grant(_ context.Context, l *buffer.List, write bool) ([]Grant, error) {
+	if !b.canGrant() {
+		return nil, fmt.Errorf("%w: the peer does not know pull and push", ErrNotSupported)
+	}
+	if l.Segments() > MaxGrants {
+		return nil, fmt.Errorf("%w: %d buffers, at most %d in one list", ErrInvalid, l.Segments(), MaxGrants)
+	}
+	var random [4]byte
+	rand.Read(random[:])
+	base := uint64(binary.LittleEndian.Uint32(random[:])) << 16 // no meaning, and not 0
+	gs := make([]Grant, 0, l.Segments())
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended {
+		return nil, b.l.failure()
+	}
+	for i := range l.Segments() {
+		buf := l.At(i).Retain()
+		b.lastKey++
+		g := Grant{Addr: base, Len: uint64(buf.Len()), RKey: b.lastKey, Epoch: b.epoch, Write: write}
+		base += g.Len
+		b.live[g.RKey] = &streamGrant{g: g, buf: buf}
+		gs = append(gs, g)
+	}
+	return gs, nil
+}
+
+func (b *streamBulk) revoke(ctx context.Context, gs []Grant) error {
+	var waits []chan struct{}
+	b.mu.Lock()
+	for _, g := range gs {
+		e := b.live[g.RKey]
+		if e == nil || e.g != g {
+			continue
+		}
+		if e.busy > 0 {
+			ch := make(chan struct{})
+			e.idle = append(e.idle, ch)
+			waits = append(waits, ch)
+		}
+		b.drop(e)
+	}
+	b.mu.Unlock()
+	for _, ch := range waits {
+		select {
+		case <-ch:
+		case <-ctx.Done():
+			return fmt.Errorf("a transfer through the grant goes on: %w", ctx.Err())
+		}
+	}
+	return nil
+}
+
+// drop takes e out of the table. b.mu is held.
+func (b *streamBulk) drop(e *streamGrant) {
+	delete(b.live, e.g.RKey)
+	e.gone = true
+	if e.busy == 0 {
+		e.release()
+	}
+}
+
+func (e *streamGrant) release() {
+	e.buf.Release()
+	for _, ch := range e.idle {
+		close(ch)
+	}
+	e.idle = nil
+}
+
+// end drops all grants and fails all pulls.
+func (b *streamBulk) end() {
+	b.mu.Lock()
+	b.ended = true
+	for _, e := range b.live {
+		b.drop(e)
+	}
+	pulls := b.pulls
+	b.pulls = nil
+	b.mu.Unlock()
+	for _, p := range pulls {
+		p.finish(fmt.Errorf("%w: %w", ErrReset, b.l.failure()))
+	}
+}
+
+// finish ends a pull that has been taken out of the table.
+func (p *pull) finish(err error) {
+	if p.dst != nil {
+		p.dst.Release()
+		p.dst = nil
+	}
+	p.ch <- err
+}
+
+// resolve turns grants that the peer sent into a list over the granted buffers,
+// and marks them busy until done is called. nil: one of them is not live, or
+// out of its range.
+func (b *streamBulk) resolve(gs []Grant, write bool) (list *buffer.List, done func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	used := make([]*streamGrant, 0, len(gs))
+	for _, g := range gs {
+		e := b.live[g.RKey]
+		if e == nil || g.Epoch != b.epoch || e.g.Write != write ||
+			g.Addr < e.g.Addr || g.Len > e.g.Len || g.Addr-e.g.Addr > e.g.Len-g.Len {
+			return nil, nil
+		}
+		used = append(used, e)
+	}
+	list = buffer.NewList()
+	for i, e := range used {
+		at := int(gs[i].Addr - e.g.Addr)
+		list.Append(e.buf.Retain().Slice(at, at+int(gs[i].Len)))
+		e.busy++
+	}
+	return list, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for _, e := range used {
+			if e.busy--; e.busy == 0 && e.gone {
+				e.release()
+			}
+		}
+	}
+}
+
+// destination is the memory that the data of a push or a pulled frame goes to.
+// nil: there is none, the data is to be dropped.
+func (b *streamBulk) destination(kind uint16, tid uint64, front []byte, n int64) (*buffer.List, func()) {
+	if kind == typePulled {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		p := b.pulls[tid]
+		if p == nil || p.dst == nil || p.n != n {
+			return nil, nil
+		}
+		dst := p.dst
+		p.dst = nil
+		return dst, func() {}
+	}
+	gs, _, err := DecodeGrants(nil, front)
+	if err != nil || GrantsLen(gs) != uint64(n) {
+		return nil, nil
+	}
+	return b.resolve(gs, true)
+}
+
+// receiveOwn handles a message of our own, whose data has been placed. It takes
+// m.
+func (l *link) receiveOwn(m *Message) {
+	t, stream := l.t.(*streamTransport)
+	switch {
+	case m.Type == typeCancel:
+		l.owner.Load().cancelServing(m.TID)
+		m.Release()
+	case m.Type == typePull && stream:
+		t.servePull(m)
+	case m.Type == typePulled && stream:
+		t.pulled(m)
+	case m.Type == typePush && stream:
+		m.Release()
+	default:
+		t := m.Type
+		m.Release()
+		l.fail("read", fmt.Errorf("%w: message of reserved type %#x", ErrProtocol, t))
+	}
+}
+
+// servePull answers a pull with the granted bytes, which are not copied.
+func (b *streamBulk) servePull(m *Message) {
+	gs, _, err := DecodeGrants(nil, m.Front)
+	tid := m.TID
+	m.Release()
+	if err != nil || GrantsLen(gs) > pullChunk {
+		b.l.fail("read", fmt.Errorf("%w: pull of %d bytes: %w", ErrProtocol, GrantsLen(gs), err))
+		return
+	}
+	b.mu.Lock()
+	busy := b.serving == maxPulls
+	if !busy {
+		b.serving++
+	}
+	b.mu.Unlock()
+	if busy {
+		b.l.fail("read", fmt.Errorf("%w: more than %d pulls at a time", ErrProtocol, maxPulls))
+		return
+	}
+	r := NewMessage(typePulled)
+	r.TID = tid
+	list, done := b.resolve(gs, false)
+	r.done = func() {
+		if done != nil {
+			done()
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.serving--
+	}
+	if list == nil {
+		r.Front = append(r.Front, pulledStale)
+	} else {
+		r.Front = append(r.Front, pulledOK)
+		r.Data = list
+	}
+	if b.l.owner.Load().queueOwn(r) != nil {
+		r.Release()
+	}
+}
+
+// pulled ends a pull whose answer has come.
+func (b *streamBulk) pulled(m *Message) {
+	defer m.Release()
+	b.mu.Lock()
+	p := b.pulls[m.TID]
+	delete(b.pulls, m.TID)
+	b.mu.Unlock()
+	switch {
+	case p == nil:
+		return
+	case len(m.Front) < 1 || m.Front[0] != pulledOK:
+		p.finish(ErrStaleGrant)
+	case p.dst != nil: // the data was not as long as what was asked for
+		err := fmt.Errorf("%w: pull answered with the wrong length", ErrProtocol)
+		p.finish(err)
+		b.l.fail("read", err)
+	default:
+		p.finish(nil)
+	}
+}
+
+func (b *streamBulk) read(ctx context.Context, dst *buffer.List, src []Grant, off uint64) error {
+	if err := b.mine(src); err != nil {
+		return err
+	}
+	return chunks(dst, func(part *buffer.List) error {
+		n := part.Len()
+		m := NewMessage(typePull)
+		asked, err := slice(src, off, uint64(n), false)
+		if err != nil {
+			part.Release()
+			m.Release()
+			return err
+		}
+		off += uint64(n)
+		m.Front = AppendGrants(m.Front, asked)
+		p := &pull{dst: part, n: n, ch: make(chan error, 1)}
+		b.mu.Lock()
+		if b.ended {
+			b.mu.Unlock()
+			part.Release()
+			m.Release()
+			return fmt.Errorf("%w: %w", ErrReset, b.l.failure())
+		}
+		b.lastTID++
+		m.TID = b.lastTID
+		b.pulls[m.TID] = p
+		b.mu.Unlock()
+		if err := b.l.owner.Load().queueOwn(m); err != nil {
+			m.Release() // the link has ended, which ends the pull
+			return <-p.ch
+		}
+		select {
+		case err := <-p.ch:
+			return err
+		case <-ctx.Done():
+			return ctx.Err() // the entry keeps the buffers until the answer is there
+		}
+	})
+}
+
+func (b *streamBulk) write(ctx context.Context, dst []Grant, off uint64, src *buffer.List) error {
+	if err := b.mine(dst); err != nil {
+		return err
+	}
+	return chunks(src, func(part *buffer.List) error {
+		n := uint64(part.Len())
+		to, err := slice(dst, off, n, true)
+		if err != nil {
+			part.Release()
+			return err
+		}
+		off += n
+		m := NewMessage(typePush)
+		m.Front = AppendGrants(m.Front, to)
+		m.Data = part
+		sent := make(chan struct{})
+		m.done = func() { close(sent) }
+		if err := b.l.owner.Load().queueOwn(m); err != nil {
+			m.Release()
+			return err
+		}
+		select {
+		case <-sent:
+			return b.l.failure()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+}
+
+// mine refuses grants that can not work on this link.
+func (b *streamBulk) mine(gs []Grant) error {
+	if !b.canGrant() {
+		return ErrNotSupported
+	}
+	if len(gs) > MaxGrants {
+		return fmt.Errorf("%w: %d grants, at most %d", ErrInvalid, len(gs), MaxGrants)
+	}
+	return nil
+}
+
+// slice is the part of gs that n bytes from off on are in, each grant cut down
+// to its bytes.
+func slice(gs []Grant, off, n uint64, write bool) (out []Grant, err error) {
+	err = pieces(gs, off, n, write, func(g Grant, at, n uint64) error {
+		g.Addr += at
+		g.Len = n
+		out = append(out, g)
+		return nil
+	})
+	return out, err
+}
+
+// chunks calls f with shares of consecutive parts of l, whose reference f takes.
+func chunks(l *buffer.List, f func(part *buffer.List) error) error {
+	rest := l.Share()
+	for rest.Len() > pullChunk {
+		tail := rest.Split(pullChunk)
+		if err := f(rest); err != nil {
+			tail.Release()
+			return err
+		}
+		rest = tail
+	}
+	if rest.Len() == 0 {
+		rest.Release()
+		return nil
+	}
+	return f(rest)
+}

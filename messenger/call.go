@@ -1,0 +1,170 @@
+package messenger
+
+import (
+	"context"
+	"fmt"
+	"sync"
+)
+
+// call is a request that waits for its reply. Whoever takes it out of
+// Connection.calls sends exactly one value: the reply, or nil for none.
+type call struct{ ch chan *Message }
+
+var callPool = sync.Pool{New: func() any { return &call{ch: make(chan *Message, 1)} }}
+
+// Call sends m with a new TID and waits for the message that replies to it,
+// whose reference it returns. ctx's deadline travels with m and ends the
+// handler's context at the peer, as cancelling does (peers of this project; a
+// Ceph daemon answers by TID alone). It takes m: on an error the reference is
+// still the caller's, though m may have been sent. Errors as Send, and
+// ErrReset when the connection ends before the reply.
+func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
+	k := callPool.Get().(*call)
+	c.mu.Lock()
+	if c.calls == nil || c.refuse {
+		err := c.closedErr()
+		c.mu.Unlock()
+		callPool.Put(k)
+		return nil, err
+	}
+	c.lastTID++
+	tid := c.lastTID
+	c.calls[tid] = k
+	c.mu.Unlock()
+
+	m.TID = tid
+	m.flags |= flagCall
+	m.deadline, _ = ctx.Deadline()
+	m.Retain() // the queue's; the caller's own is kept until the reply
+	err := c.Send(ctx, m)
+	if err != nil {
+		m.Release()
+		if !c.forgetCall(tid) {
+			<-k.ch // the connection's end
+		}
+		callPool.Put(k)
+		return nil, err
+	}
+	var r *Message
+	select {
+	case r = <-k.ch:
+	case <-ctx.Done():
+		if c.forgetCall(tid) {
+			callPool.Put(k)
+			c.sendOwn(typeCancel, tid)
+			return nil, c.withLast(ctx.Err())
+		}
+		r = <-k.ch
+	}
+	callPool.Put(k)
+	if r == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return nil, fmt.Errorf("call: %w", c.closedErr())
+	}
+	m.Release()
+	return r, nil
+}
+
+// forgetCall takes a call out. false: its value has been sent, or will be at
+// once.
+func (c *Connection) forgetCall(tid uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.calls[tid]
+	delete(c.calls, tid)
+	return ok
+}
+
+func (c *Connection) isCall(tid uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.calls[tid]
+	return ok
+}
+
+// replied gives m to the call that it answers. false: there is none, it has been
+// given up.
+func (c *Connection) replied(m *Message) bool {
+	c.mu.Lock()
+	k, ok := c.calls[m.TID]
+	delete(c.calls, m.TID)
+	c.mu.Unlock()
+	if ok {
+		k.ch <- m
+	}
+	return ok
+}
+
+// Message types of our own. They are exchanged with peers that offered
+// featureArgonaut, and never dispatched.
+const (
+	typeCancel = ReservedTypes + iota // the call with this tid has been given up
+	typePull                          // see PROTOCOL.md
+	typePulled
+	typePush
+)
+
+// sendOwn queues a message of our own without front, if the peer knows it.
+func (c *Connection) sendOwn(t uint16, tid uint64) {
+	m := NewMessage(t)
+	m.TID = tid
+	if err := c.queueOwn(m); err != nil {
+		m.Release()
+	}
+}
+
+// queueOwn queues a message of our own: it takes m, does not block, and is not
+// bounded by the queue's limits.
+func (c *Connection) queueOwn(m *Message) error {
+	if c.loop {
+		if m.Type == typeCancel {
+			c.cancelServing(m.TID)
+		}
+		m.Release()
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.link == nil {
+		return c.closedErr()
+	}
+	if c.link.own == 0 {
+		return ErrNotSupported
+	}
+	m.Priority = PriorityHigh
+	c.queue.push(entry{kind: entryMessage, m: m, size: m.size()})
+	c.kick()
+	return nil
+}
+
+// serve gives a call its context before it is dispatched: it ends with the
+// caller's deadline, a cancel, the connection, or the message.
+func (c *Connection) serve(m *Message) {
+	if m.deadline.IsZero() {
+		m.ctx, m.cancel = context.WithCancel(c.ctx)
+	} else {
+		m.ctx, m.cancel = context.WithDeadline(c.ctx, m.deadline)
+	}
+	c.mu.Lock()
+	c.serving[m.TID] = m
+	c.mu.Unlock()
+}
+
+// served ends what serve began.
+func (c *Connection) served(m *Message) {
+	c.mu.Lock()
+	if c.serving[m.TID] == m {
+		delete(c.serving, m.TID)
+	}
+	c.mu.Unlock()
+	m.cancel()
+}
+
+func (c *Connection) cancelServing(tid uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m := c.serving[tid]; m != nil {
+		m.cancel()
+	}
+}

@@ -1,0 +1,179 @@
+package messenger
+
+import (
+	"fmt"
+	"runtime/debug"
+
+	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
+)
+
+// receive takes a complete message from the link's reader: it numbers it,
+// matches replies, and hands the rest to the dispatchers. It takes m.
+func (l *link) receive(h *msgr2.Header, m *Message) {
+	c := l.owner.Load()
+	l.touch(true)
+	m.Conn = c
+	size := m.size()
+	c.mu.Lock()
+	v, needAck := c.session.receive(h.Seq, h.AckSeq)
+	down := c.state == StateClosed
+	c.mu.Unlock()
+	n := &c.m.n
+	if v == duplicate || down {
+		if v == duplicate {
+			n.duplicates.Add(1)
+		}
+		m.Release()
+		return
+	}
+	n.received.Add(1)
+	n.bytesReceived.Add(uint64(size))
+	if needAck {
+		c.acknowledge()
+	}
+	if l.own != 0 && m.Type >= ReservedTypes {
+		l.receiveOwn(m)
+		return
+	}
+	c.dispatch(m, l.own != 0)
+}
+
+// acknowledge tells the peer what has been received, if no message does so
+// first.
+func (c *Connection) acknowledge() {
+	c.mu.Lock()
+	seq := c.session.ack()
+	c.mu.Unlock()
+	if seq != 0 {
+		c.sendControl(entry{kind: entryAck, seq: seq})
+	}
+}
+
+// dispatch hands m to the call that it answers, to a fast dispatcher, or to the
+// strand. flagged: the peer marks replies.
+func (c *Connection) dispatch(m *Message, flagged bool) {
+	isReply := m.flags&flagReply != 0 || (!flagged && m.TID != 0)
+	if isReply && c.replied(m) {
+		return
+	}
+	if m.flags&flagReply != 0 { // the call was given up
+		m.Release()
+		return
+	}
+	if m.flags&flagCall != 0 {
+		c.serve(m)
+	}
+	if c.fastDispatch(m) {
+		c.m.n.fast.Add(1)
+		return
+	}
+	c.strand.push(event{kind: eventMessage, m: m})
+}
+
+// fastDispatch asks the dispatchers in order. A panic ends the connection.
+func (c *Connection) fastDispatch(m *Message) (consumed bool) {
+	defer func() {
+		if r := recover(); r != nil {
+			c.panicked(r)
+			consumed = true
+		}
+	}()
+	for _, d := range c.m.dispatchers() {
+		if d.FastDispatch(m) {
+			return true
+		}
+	}
+	return false
+}
+
+// handle runs one event of the connection, on its strand.
+func (c *Connection) handle(e event) {
+	defer func() {
+		if r := recover(); r != nil {
+			c.panicked(r)
+		}
+	}()
+	c.mu.Lock()
+	down := c.down
+	c.mu.Unlock()
+	if down {
+		if e.m != nil {
+			e.m.Release()
+		}
+		return
+	}
+	chain := c.m.dispatchers()
+	if e.kind == eventMessage {
+		c.handleMessage(chain, e.m)
+		return
+	}
+	for _, d := range chain {
+		switch e.kind {
+		case eventConnect:
+			d.HandleConnect(c)
+		case eventAccept:
+			d.HandleAccept(c)
+		case eventReset:
+			d.HandleReset(c)
+		case eventRemoteReset:
+			d.HandleRemoteReset(c)
+		case eventRefused:
+			d.HandleRefused(c)
+		}
+	}
+}
+
+func (c *Connection) handleMessage(chain []Dispatcher, m *Message) {
+	ctx := m.ctx
+	if ctx == nil {
+		ctx = c.ctx
+	}
+	for _, d := range chain {
+		if d.Dispatch(ctx, m) {
+			return
+		}
+	}
+	c.m.n.unhandled.Add(1)
+	c.m.log.Warn("no dispatcher for a message", "peer", c.peerName(), "type", m.Type)
+	m.Release()
+}
+
+func (c *Connection) peerName() EntityName {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.peer
+}
+
+// panicked reports a panic of a handler and ends the connection. What the
+// handler owned it has released in its deferred calls, or not at all: nobody
+// else can know.
+func (c *Connection) panicked(r any) {
+	c.m.n.panics.Add(1)
+	c.m.log.Error("handler panicked", "peer", c.peerName(), "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+	err := fmt.Errorf("%w: %v", ErrHandlerPanic, r)
+	c.mu.Lock()
+	l := c.link
+	c.mu.Unlock()
+	if l != nil {
+		l.fail("dispatch", err)
+	}
+}
+
+// deliverLocally is Send on the loopback: the message arrives here.
+func (c *Connection) deliverLocally(m *Message) (bool, error) {
+	c.mu.Lock()
+	if c.state == StateClosed || c.refuse {
+		err := c.closedErr()
+		c.mu.Unlock()
+		return false, err
+	}
+	c.session.outSeq++
+	c.session.inSeq++
+	m.Seq = c.session.inSeq
+	c.mu.Unlock()
+	m.Conn = c
+	c.m.n.sent.Add(1)
+	c.m.n.received.Add(1)
+	c.dispatch(m, true)
+	return true, nil
+}

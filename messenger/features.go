@@ -1,0 +1,45 @@
+package messenger
+
+import "github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
+
+// Bits of the banner's feature word. Ceph counts its own from 0 up; these are
+// this project's, from 63 down, and mean nothing unless featureArgonaut is
+// there too. See PROTOCOL.md.
+const (
+	// featureArgonaut: the header flags of our own, the extension behind the
+	// front segment, and our address types.
+	featureArgonaut uint64 = 1 << 63
+	// featureGrants: pull and push frames on a stream.
+	featureGrants uint64 = 1 << 62
+	// featureNoDataCRC: the transport checks the payload, the epilogue's
+	// checksum of it is 0 and not looked at.
+	featureNoDataCRC uint64 = 1 << 61
+
+	ownFeatures = featureArgonaut | featureGrants | featureNoDataCRC
+)
+
+// Ceph's feature bits that the frames themselves need (Ceph: MSG_ADDR2 and
+// SERVER_NAUTILUS): offered to every peer, asked of none. Payloads may need
+// more, see Policy.Supported.
+const (
+	cephMsgAddr2       uint64 = 1 << 59
+	cephServerNautilus uint64 = 1 << 61
+	baseFeatures              = cephMsgAddr2 | cephServerNautilus
+)
+
+// negotiated returns the features of our own that both banners offer.
+func negotiated(ours, theirs uint64) uint64 {
+	both := ours & theirs & ownFeatures
+	if both&featureArgonaut == 0 {
+		return 0
+	}
+	return both
+}
+
+func offered(cfg *Config) uint64 {
+	f := msgr2.FeatureRevision1 | featureArgonaut | featureGrants
+	if cfg.NoDataCRC {
+		f |= featureNoDataCRC
+	}
+	return f
+}

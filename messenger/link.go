@@ -1,0 +1,293 @@
+package messenger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/argonaut-rdma/argonaut/buffer"
+	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
+)
+
+// outFrame is a frame on its way out. head is everything but the data; the data
+// belongs between head[:split] and the rest.
+type outFrame struct {
+	head  []byte
+	split int
+	data  *buffer.List // nil for none
+}
+
+// transport is a carrier of frames: a stream or a queue pair.
+type transport interface {
+	// try sends f if that does not block. It borrows f.head and, on true, takes
+	// f.data.
+	try(f outFrame) (bool, error)
+	// send sends f, or prepares it, and may block until the transport is
+	// closed. It takes f.data and borrows f.head.
+	send(f outFrame) error
+	// flush sends what send has prepared.
+	flush() error
+	// fits says whether a frame may have so many bytes of head and of data.
+	fits(head int, data int64) error
+	// close ends the transport at once. It does not block, and is idempotent.
+	close()
+	// goodbye ends it after what was sent has left, as far as the transport
+	// can tell, and waits for the peer until ctx ends.
+	goodbye(ctx context.Context)
+	// bulk is the one-sided access of the transport.
+	bulk
+}
+
+// bulk is one-sided access to granted memory.
+type bulk interface {
+	canGrant() bool
+	grant(ctx context.Context, l *buffer.List, write bool) ([]Grant, error)
+	revoke(ctx context.Context, gs []Grant) error
+	read(ctx context.Context, dst *buffer.List, src []Grant, off uint64) error
+	write(ctx context.Context, dst []Grant, off uint64, src *buffer.List) error
+	grants() int
+}
+
+// link is one transport and what is true while it lives: the handshake, what was
+// negotiated, when something last came. A session may outlive it.
+type link struct {
+	m        *Messenger
+	scheme   string
+	remote   string
+	incoming bool
+	since    time.Time
+	ready    chan struct{} // closed when the handshake has ended, well or not
+	gone     chan struct{} // closed when the link has ended
+
+	// owner is the session that the link serves; nil during the handshake of
+	// an incoming one.
+	owner atomic.Pointer[Connection]
+	// lastReceived, and lastUsed by anything but keepalives, in Unix
+	// nanoseconds.
+	lastReceived, lastUsed atomic.Int64
+
+	// The reader's: the goroutine of a stream, the poller of a queue pair.
+	hs    *handshake
+	adm   admission
+	limit throttles
+	rdma  rdmaState
+
+	// own is the features of our own in use, set before owner.
+	own uint64
+
+	mu     sync.Mutex
+	t      transport // nil until dialed
+	err    error     // why it has ended
+	ended  bool
+	isOpen bool // the handshake has ended well
+	cancel context.CancelFunc
+}
+
+func (m *Messenger) newLink(scheme, remote string, incoming bool) *link {
+	l := &link{m: m, scheme: scheme, remote: remote, incoming: incoming,
+		since: time.Now(), ready: make(chan struct{}), gone: make(chan struct{})}
+	l.touch(true)
+	return l
+}
+
+// touch notes that something came, and whether it was more than a keepalive.
+func (l *link) touch(use bool) {
+	now := time.Now().UnixNano()
+	l.lastReceived.Store(now)
+	if use {
+		l.lastUsed.Store(now)
+	}
+}
+
+// attach gives the link its transport. false: it has ended meanwhile, and t was
+// closed.
+func (l *link) attach(t transport, cancel context.CancelFunc) bool {
+	l.mu.Lock()
+	l.t, l.cancel = t, cancel
+	ended := l.ended
+	l.mu.Unlock()
+	if ended {
+		t.close()
+		if cancel != nil {
+			cancel()
+		}
+	}
+	return !ended
+}
+
+func (l *link) transport() transport {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.t
+}
+
+// fail ends the link, once: the transport is closed and the session told. It
+// does not block and may be called from anywhere but under Connection.mu.
+func (l *link) fail(op string, err error) {
+	l.mu.Lock()
+	if l.ended {
+		l.mu.Unlock()
+		return
+	}
+	l.ended = true
+	if !errors.Is(err, ErrClosed) {
+		err = &FaultError{Peer: l.remote, Op: op, Err: err}
+	}
+	l.err = err
+	t, cancel, wasOpen := l.t, l.cancel, l.isOpen
+	l.mu.Unlock()
+	if errors.Is(err, msgr2.ErrChecksum) {
+		l.m.n.checksumErrors.Add(1)
+	}
+	if t != nil {
+		t.close()
+	}
+	if cancel != nil {
+		cancel()
+	}
+	l.m.forget(l)
+	if !wasOpen {
+		l.m.n.handshakesFailed.Add(1)
+		if l.incoming {
+			l.m.log.Info("handshake failed", "peer", l.remote, "err", err)
+		}
+		close(l.ready)
+	}
+	close(l.gone)
+	if c := l.owner.Load(); c != nil {
+		c.lost(l, err)
+	}
+}
+
+func (l *link) failure() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// params is our side of the handshake over this link.
+func (l *link) params(c *Connection, seen, target msgr2.Addr) hsParams {
+	m := l.m
+	p := hsParams{
+		client: c != nil, name: m.cfg.Name, nonce: m.cfg.Nonce, addrs: m.wireAddrs(),
+		seen: seen, target: target, offered: m.offered, auth: m.cfg.Auth, remote: l.remote,
+		globalSeq: m.globalSeq.Add(1), cookie: m.cookie(),
+	}
+	if c != nil {
+		p.expect = c.peerType
+		p.policy = func(EntityType) Policy { return c.policyNow() }
+	} else {
+		p.globalID = m.globalID.Add(1)
+		p.policy = func(t EntityType) Policy { return m.policyFor(t, true) }
+		p.acceptable = m.isUs
+	}
+	return p
+}
+
+// established makes the link that of a session, after the last frame of the
+// handshake has been sent.
+func (l *link) established() error {
+	r := &l.hs.result
+	if _, stream := l.transport().(*streamTransport); !stream && r.own == 0 {
+		return fmt.Errorf("%w: peer does not know how frames travel on RDMA", ErrFeatures)
+	}
+	l.own = r.own
+	l.limit = l.m.throttlesFor(r.peer.Type, r.policy)
+	c := l.owner.Load()
+	if c == nil {
+		c = l.m.newConnection(r.peer.Type, r.policy)
+		c.incoming = true
+	}
+	l.mu.Lock()
+	if l.ended {
+		l.mu.Unlock()
+		return l.failure()
+	}
+	l.isOpen = true
+	l.mu.Unlock()
+	l.owner.Store(c)
+	l.m.opened(l)
+	c.open(l, r)
+	close(l.ready)
+	l.hs = nil
+	if err := l.failure(); err != nil {
+		c.lost(l, err) // it ended before c knew of it
+	}
+	return nil
+}
+
+// frameError says whose fault an error of decoding is.
+func frameError(err error) error {
+	var d *msgr2.DecodeError
+	if errors.As(err, &d) {
+		return fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	return err
+}
+
+// control handles a control frame on an open link.
+func (l *link) control(tag msgr2.Tag, payload []byte) error {
+	c := l.owner.Load()
+	switch tag {
+	case msgr2.TagKeepalive2:
+		var f msgr2.Keepalive2
+		if err := f.Decode(payload); err != nil {
+			return err
+		}
+		l.touch(false)
+		c.sendControl(entry{kind: entryKeepaliveAck, since: f.Sent.Time()})
+	case msgr2.TagKeepalive2Ack:
+		var f msgr2.Keepalive2Ack
+		if err := f.Decode(payload); err != nil {
+			return err
+		}
+		l.touch(false)
+		c.keepaliveAcked(f.Sent.Time())
+	case msgr2.TagAck:
+		var f msgr2.Ack
+		if err := f.Decode(payload); err != nil {
+			return err
+		}
+		l.touch(true)
+		c.mu.Lock()
+		c.session.acknowledged(f.Seq)
+		c.mu.Unlock()
+	default:
+		return fmt.Errorf("%w: %v on an open session", ErrProtocol, tag)
+	}
+	return nil
+}
+
+// exempt reports whether a message passes the throttles: the reply to a call is
+// bounded by the calls that we make, and must not wait for requests that wait
+// for us; frames of our own are bounded by their own rules.
+func (l *link) exempt(h *msgr2.Header) bool {
+	if l.own != 0 && (h.Type >= ReservedTypes || h.Flags&flagReply != 0) {
+		return true
+	}
+	return l.own == 0 && h.TID != 0 && l.owner.Load().isCall(h.TID)
+}
+
+// fill copies the header's fields into m, and takes our extension off its front.
+func (l *link) fill(m *Message, h *msgr2.Header) error {
+	m.Type, m.Priority, m.Version, m.CompatVersion = h.Type, h.Priority, h.Version, h.CompatVersion
+	m.TID, m.Seq = h.TID, h.Seq
+	if l.own == 0 {
+		return nil
+	}
+	m.flags = h.Flags & (flagCall | flagReply)
+	if n := int(h.Reserved); n > 0 {
+		if n > len(m.Front) {
+			return fmt.Errorf("%w: extension of %d bytes in a front of %d", ErrProtocol, n, len(m.Front))
+		}
+		at := len(m.Front) - n
+		if err := m.decodeExtension(m.Front[at:]); err != nil {
+			return err
+		}
+		m.Front = m.Front[:at]
+	}
+	return nil
+}

@@ -1,0 +1,336 @@
+package messenger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/argonaut-rdma/argonaut/conn"
+	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
+)
+
+// rdmaTransport carries frames on a queue pair: one frame is one message of
+// package conn, whose payload is the data segment and whose head is the rest.
+type rdmaTransport struct {
+	c    *conn.Conn
+	ctx  context.Context // ends with the link
+	live atomic.Int64    // grants
+}
+
+func (t *rdmaTransport) try(f outFrame) (bool, error) {
+	ok, err := t.c.TrySend(conn.Message{Head: f.head, Payload: f.data})
+	return ok, connError(err)
+}
+
+func (t *rdmaTransport) send(f outFrame) error {
+	return connError(t.c.Send(t.ctx, conn.Message{Head: f.head, Payload: f.data}))
+}
+
+func (t *rdmaTransport) flush() error { return nil }
+
+func (t *rdmaTransport) fits(head int, data int64) error {
+	if head > t.c.MaxHead() || data > t.c.MaxMessage() {
+		return fmt.Errorf("%w: %d bytes of head (front and middle, at most %d), %d of data (at most %d)",
+			ErrTooLarge, head, t.c.MaxHead(), data, t.c.MaxMessage())
+	}
+	return nil
+}
+
+func (t *rdmaTransport) close() { t.c.Close() }
+
+func (t *rdmaTransport) goodbye(ctx context.Context) { t.c.Shutdown(ctx) }
+
+// rdmaState is what the poller keeps for a link.
+type rdmaState struct {
+	parked bool // the admission waits for a throttle
+	// admitted counts messages that have passed the throttles and not come
+	// yet, and their bytes.
+	admitted      int64
+	admittedBytes int64
+	gone          bool
+}
+
+// connConfig is the part of an endpoint's configuration that is ours.
+func (m *Messenger) connConfig(scheme string) conn.Config {
+	return conn.Config{
+		HandshakeTimeout: m.cfg.ConnectTimeout,
+		Logger:           m.cfg.Logger,
+		OnAccept:         func(c *conn.Conn) bool { return m.acceptRDMA(scheme, c) },
+		OnMessage:        m.onRDMAMessage,
+		OnFault:          m.onRDMAFault,
+		Admit:            m.admitRDMA,
+	}
+}
+
+// acceptRDMA is asked about a peer that connects. It makes the link; the
+// handshake runs on the poller.
+func (m *Messenger) acceptRDMA(scheme string, c *conn.Conn) bool {
+	l := m.newLink(scheme, c.RemoteAddr().String(), true)
+	if !m.admitLink(l) {
+		return false
+	}
+	l.hs = newHandshake(l.params(nil, seenAddr(c.RemoteAddr()), msgr2.Addr{}))
+	ctx, cancel := context.WithCancel(context.Background())
+	c.SetUser(l)
+	return l.attach(&rdmaTransport{c: c, ctx: ctx}, cancel)
+}
+
+// dialRDMA connects over an endpoint and waits for the end of the handshake.
+func (m *Messenger) dialRDMA(ctx context.Context, c *Connection, l *link, ep *conn.Endpoint, a EntityAddr) error {
+	dial, cancelDial := context.WithTimeout(ctx, m.cfg.ConnectTimeout)
+	defer cancelDial()
+	a, err := resolve(dial, a)
+	if err != nil {
+		return err
+	}
+	target := a.toWire()
+	l.hs = newHandshake(l.params(c, target, target))
+	l.owner.Store(c)
+	cn, err := ep.DialUser(dial, a.HostPort(), l)
+	if err != nil {
+		if errors.Is(err, conn.ErrRefused) {
+			return errRefused{err}
+		}
+		return err
+	}
+	life, cancel := context.WithCancel(context.Background())
+	t := &rdmaTransport{c: cn, ctx: life}
+	// The poller does not touch the handshake before the peer's first frame,
+	// which answers this one.
+	first := l.hs.start()
+	if !l.attach(t, cancel) {
+		return l.failure()
+	}
+	for _, raw := range first {
+		if err := cn.Send(dial, conn.Message{Head: raw}); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-l.ready:
+	case <-time.After(m.cfg.ConnectTimeout):
+		return fmt.Errorf("%w in the handshake", ErrTimeout)
+	case <-ctx.Done():
+		return ErrClosed
+	}
+	return l.failure()
+}
+
+// resolve replaces the host's name by its first address, so that the peer can be
+// told whom we mean to reach.
+func resolve(ctx context.Context, a EntityAddr) (EntityAddr, error) {
+	host, port, err := net.SplitHostPort(a.HostPort())
+	if err != nil {
+		return a, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return a, nil
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return a, err
+	}
+	a.URL = a.Scheme() + "://" + net.JoinHostPort(ips[0].Unmap().String(), port)
+	return a, nil
+}
+
+// admitRDMA takes the throttles for a message, on the poller.
+func (m *Messenger) admitRDMA(c *conn.Conn, head []byte, payload int64) bool {
+	l, _ := c.User().(*link)
+	if l == nil || l.hs != nil || l.owner.Load() == nil {
+		return true // the handshake bounds itself
+	}
+	st := &l.rdma
+	if st.gone {
+		return true
+	}
+	if !st.parked {
+		size, ok := l.toAdmit(head, payload)
+		if !ok {
+			return true
+		}
+		l.adm.begin(l.limit, size)
+	}
+	if !l.adm.advance(c.Resume) {
+		if !st.parked {
+			st.parked = true
+			m.n.throttleWaits.Add(1)
+		}
+		return false
+	}
+	st.parked = false
+	st.admitted++
+	st.admittedBytes += l.adm.bytes
+	return true
+}
+
+// toAdmit returns what the throttles have to give for a frame. false: nothing.
+// What is malformed passes, to be refused where it is decoded.
+func (l *link) toAdmit(head []byte, payload int64) (int64, bool) {
+	var p msgr2.Preamble
+	var h msgr2.Header
+	if p.Decode(head, msgr2.Limits{}) != nil || p.Tag != msgr2.TagMessage ||
+		len(head) < msgr2.PreambleLen+p.SegZeroLen() || h.Decode(head[msgr2.PreambleLen:]) != nil || l.exempt(&h) {
+		return 0, false
+	}
+	return int64(p.Segs[msgr2.SegFront].Len) + int64(p.Segs[msgr2.SegMiddle].Len) + payload, true
+}
+
+// onRDMAMessage takes a frame, on the poller.
+func (m *Messenger) onRDMAMessage(c *conn.Conn, msg conn.Message) {
+	l, _ := c.User().(*link)
+	if l == nil {
+		if msg.Payload != nil {
+			msg.Payload.Release()
+		}
+		c.Close()
+		return
+	}
+	if l.hs != nil {
+		if err := l.handshakeRDMA(c, msg); err != nil {
+			l.fail("handshake", frameError(err))
+		}
+		return
+	}
+	if err := l.rdmaFrame(msg); err != nil {
+		l.fail("read", frameError(err))
+	}
+}
+
+func (l *link) handshakeRDMA(c *conn.Conn, msg conn.Message) error {
+	if msg.Payload != nil {
+		msg.Payload.Release()
+		return fmt.Errorf("%w: payload in the handshake", ErrProtocol)
+	}
+	l.touch(true)
+	out, err := l.hs.input(msg.Head)
+	for _, raw := range out {
+		ok, serr := c.TrySend(conn.Message{Head: raw})
+		if serr == nil && !ok {
+			serr = fmt.Errorf("%w: no credits in the handshake", ErrProtocol)
+		}
+		if serr != nil && err == nil {
+			err = serr
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if l.hs.done() {
+		return l.established()
+	}
+	return nil
+}
+
+// rdmaFrame decodes a frame of an open link. It takes msg.Payload.
+func (l *link) rdmaFrame(msg conn.Message) (err error) {
+	data := msg.Payload
+	defer func() {
+		if data != nil {
+			data.Release()
+		}
+	}()
+	head := msg.Head
+	var p msgr2.Preamble
+	if err := p.Decode(head, msgr2.Limits{Data: 1<<32 - 1}); err != nil {
+		return err
+	}
+	head = head[msgr2.PreambleLen:]
+	zero, err := p.CheckSegZero(head)
+	if err != nil {
+		return err
+	}
+	head = head[p.SegZeroLen():]
+	if p.Tag != msgr2.TagMessage {
+		if data != nil || len(head) != 0 {
+			return fmt.Errorf("%w: %v with more than its payload", ErrProtocol, p.Tag)
+		}
+		return l.control(p.Tag, zero)
+	}
+	front, middle := int(p.Segs[msgr2.SegFront].Len), int(p.Segs[msgr2.SegMiddle].Len)
+	var n int64
+	if data != nil {
+		n = data.Len()
+	}
+	if len(head) != front+middle+p.EpilogueLen() || n != int64(p.Segs[msgr2.SegData].Len) {
+		return fmt.Errorf("%w: message of %d bytes of head and %d of data does not match its preamble", ErrProtocol, len(head), n)
+	}
+	var h msgr2.Header
+	if err := h.Decode(zero); err != nil {
+		return err
+	}
+	m := NewMessage(h.Type)
+	m.budget = l.takeAdmitted(&h, int64(front)+int64(middle)+n)
+	m.Grow(front)
+	m.Front = append(m.Front, head[:front]...)
+	if middle > 0 {
+		m.Middle = append([]byte(nil), head[front:front+middle]...)
+	}
+	m.Data, data = data, nil
+	if err := l.rdmaEpilogue(&p, head[front+middle:], m); err != nil {
+		m.Release()
+		if errors.Is(err, msgr2.ErrAborted) {
+			return nil
+		}
+		return err
+	}
+	if err := l.fill(m, &h); err != nil {
+		m.Release()
+		return err
+	}
+	l.receive(&h, m)
+	return nil
+}
+
+func (l *link) rdmaEpilogue(p *msgr2.Preamble, raw []byte, m *Message) error {
+	if p.EpilogueLen() == 0 {
+		return nil
+	}
+	var e msgr2.Epilogue
+	if err := e.Decode(raw); err != nil {
+		return err
+	}
+	if e.Aborted {
+		return msgr2.ErrAborted
+	}
+	return l.checkSegments(p, &e, m)
+}
+
+// takeAdmitted is what admitRDMA has taken for this message.
+func (l *link) takeAdmitted(h *msgr2.Header, size int64) budget {
+	st := &l.rdma
+	if st.admitted == 0 || l.exempt(h) {
+		return budget{}
+	}
+	st.admitted--
+	st.admittedBytes -= size
+	return budget{t: l.limit, bytes: size, held: true}
+}
+
+// onRDMAFault is the last callback of a connection, on the poller.
+func (m *Messenger) onRDMAFault(c *conn.Conn, err error) {
+	l, _ := c.User().(*link)
+	if l == nil {
+		return
+	}
+	if errors.Is(err, io.EOF) {
+		err = fmt.Errorf("the peer has closed: %w", err)
+	}
+	l.fail("transport", err)
+	st := &l.rdma
+	st.gone = true
+	if st.parked {
+		l.adm.abandon()
+		st.parked = false
+	}
+	for ; st.admitted > 0; st.admitted-- {
+		b := budget{t: l.limit, bytes: st.admittedBytes, held: true}
+		st.admittedBytes = 0
+		b.release()
+	}
+}

@@ -1,0 +1,402 @@
+package messenger
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/argonaut-rdma/argonaut/buffer"
+	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
+)
+
+// sendWaiter waits for room in a send queue.
+type sendWaiter struct{ ch chan struct{} }
+
+var sendWaiters = sync.Pool{New: func() any { return &sendWaiter{ch: make(chan struct{}, 1)} }}
+
+// Send queues m; nil means queued or handed to the transport, not delivered. It
+// takes m. It blocks while the policy's queue limit is reached, until ctx ends:
+// then nothing was sent. Messages of one priority are sent in the order of the
+// calls. Errors: ctx's, ErrTooLarge, ErrInvalid, or why the connection ended.
+func (c *Connection) Send(ctx context.Context, m *Message) error {
+	_, err := c.enqueue(ctx, m)
+	return err
+}
+
+// TrySend is Send that never blocks: false where Send would, and the message
+// stays the caller's.
+func (c *Connection) TrySend(m *Message) (bool, error) { return c.enqueue(nil, m) }
+
+// enqueue sends or queues m. Without ctx it does not wait.
+func (c *Connection) enqueue(ctx context.Context, m *Message) (bool, error) {
+	if m.Type >= ReservedTypes {
+		return false, ErrInvalid
+	}
+	if m.Data != nil && m.Data.Len() > math.MaxUint32 {
+		return false, ErrTooLarge
+	}
+	if c.loop {
+		return c.deliverLocally(m)
+	}
+	e := entry{kind: entryMessage, m: m, size: m.size()}
+	for {
+		c.mu.Lock()
+		if c.state == StateClosed || c.refuse {
+			err := c.closedErr()
+			c.mu.Unlock()
+			return false, err
+		}
+		if c.link != nil && !e.summed && c.link.own&featureNoDataCRC == 0 && m.Data != nil {
+			// The pass over the payload is the caller's, without the lock.
+			c.mu.Unlock()
+			e.sum()
+			continue
+		}
+		if l := c.link; l != nil {
+			if err := c.fits(l, m); err != nil {
+				c.mu.Unlock()
+				return false, err
+			}
+			if !c.draining && c.queue.empty() {
+				ok, err := c.try(l, &e)
+				if err != nil {
+					c.mu.Unlock()
+					l.fail("send", err)
+					return false, c.failed()
+				}
+				if ok {
+					c.mu.Unlock()
+					c.sent(&e)
+					return true, nil
+				}
+			}
+		}
+		if c.room(e.size) {
+			e.since = time.Now()
+			c.queue.push(e)
+			c.kick()
+			c.mu.Unlock()
+			return true, nil
+		}
+		if ctx == nil {
+			c.mu.Unlock()
+			return false, nil
+		}
+		w := sendWaiters.Get().(*sendWaiter)
+		c.waiting.push(w)
+		c.mu.Unlock()
+		select {
+		case <-w.ch:
+			sendWaiters.Put(w)
+		case <-ctx.Done():
+			c.forgetWaiter(w)
+			return false, c.withLast(ctx.Err())
+		}
+	}
+}
+
+func (c *Connection) failed() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closedErr()
+}
+
+// room reports whether the queue takes n bytes more; a message of any size goes
+// into an empty queue. c.mu is held.
+func (c *Connection) room(n int64) bool {
+	q, p := &c.queue, &c.policy
+	if q.messages == 0 {
+		return true
+	}
+	return (p.QueueMessages < 0 || q.messages < p.QueueMessages) && (p.QueueBytes < 0 || q.bytes+n <= p.QueueBytes)
+}
+
+// wakeSenders lets all that wait for room look again, in order. c.mu is held.
+func (c *Connection) wakeSenders() {
+	for {
+		w, ok := c.waiting.pop()
+		if !ok {
+			return
+		}
+		w.ch <- struct{}{}
+	}
+}
+
+// wakeSender lets the one that has waited longest look again. c.mu is held.
+func (c *Connection) wakeSender() {
+	if w, ok := c.waiting.pop(); ok {
+		w.ch <- struct{}{}
+	}
+}
+
+// forgetWaiter takes w out of the queue of those that wait, or passes its wake
+// on to the next.
+func (c *Connection) forgetWaiter(w *sendWaiter) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for range c.waiting.n {
+		x, _ := c.waiting.pop()
+		if x != w {
+			c.waiting.push(x)
+		}
+	}
+	select {
+	case <-w.ch:
+		c.wakeSender()
+	default:
+	}
+	sendWaiters.Put(w)
+}
+
+// sum computes the checksum of the payload.
+func (e *entry) sum() {
+	e.crc, e.summed = crcOf(e.m.Data), true
+}
+
+func crcOf(l *buffer.List) uint32 {
+	crc := msgr2.CRCSeed
+	for i := range l.Segments() {
+		crc = msgr2.CRC(crc, l.At(i).Bytes())
+	}
+	return crc
+}
+
+// fits says whether the transport takes a message as large as m.
+func (c *Connection) fits(l *link, m *Message) error {
+	var data int64
+	if m.Data != nil {
+		data = m.Data.Len()
+	}
+	return l.t.fits(msgr2.PreambleLen+msgr2.HeaderLen+4+msgr2.EpilogueLen+len(m.Front)+len(m.Middle)+extensionMax, data)
+}
+
+// try sends e in the caller if that does not block. c.mu is held.
+func (c *Connection) try(l *link, e *entry) (bool, error) {
+	before := c.session
+	f := c.frame(c.scratch[:0], l, e)
+	c.scratch = f.head
+	ok, err := l.t.try(f)
+	if !ok {
+		if e.m != nil && f.data != nil {
+			e.untake(f.data)
+		}
+		c.session = before
+	}
+	return ok, err
+}
+
+// frame appends the encoding of e to dst, numbered as the session's next. Its
+// data is a reference of the frame's own. c.mu is held.
+func (c *Connection) frame(dst []byte, l *link, e *entry) outFrame {
+	switch e.kind {
+	case entryKeepalive:
+		dst = msgr2.AppendControl(dst, &msgr2.Keepalive2{Sent: msgr2.TimestampOf(e.since)})
+		return outFrame{head: dst, split: len(dst)}
+	case entryKeepaliveAck:
+		dst = msgr2.AppendControl(dst, &msgr2.Keepalive2Ack{Sent: msgr2.TimestampOf(e.since)})
+		return outFrame{head: dst, split: len(dst)}
+	case entryAck:
+		dst = msgr2.AppendControl(dst, &msgr2.Ack{Seq: e.seq})
+		return outFrame{head: dst, split: len(dst)}
+	}
+	m := e.m
+	h := msgr2.Header{
+		TID: m.TID, Type: m.Type, Priority: m.Priority, Version: m.Version, CompatVersion: m.CompatVersion,
+		Flags: msgr2.FlagComplete | msgr2.FlagNoCRC,
+	}
+	h.Seq, h.AckSeq = c.session.send()
+	front := m.Front
+	if l.own != 0 {
+		h.Flags |= m.flags
+		if !m.deadline.IsZero() {
+			c.front = append(c.front[:0], front...)
+			c.front = m.appendExtension(c.front, time.Now())
+			h.Reserved = uint16(len(c.front) - len(front))
+			front = c.front
+		}
+	}
+	var f outFrame
+	n := 0
+	if m.Data != nil && m.Data.Len() > 0 {
+		n = int(m.Data.Len())
+		f.data = e.take()
+	}
+	var p msgr2.Preamble
+	var ep msgr2.Epilogue
+	f.head, p, ep = msgr2.AppendMessageHead(dst, &h, front, m.Middle, n)
+	f.split = len(f.head)
+	if n > 0 && !e.summed && l.own&featureNoDataCRC == 0 {
+		e.crc, e.summed = crcOf(f.data), true
+	}
+	f.head = msgr2.AppendMessageTail(f.head, &p, ep, e.crc)
+	return f
+}
+
+// take returns a reference to the payload for the transport: the message's own
+// when nobody else has the message, so that nothing is counted twice.
+func (e *entry) take() *buffer.List {
+	if e.m.refs.Load() == 1 {
+		l := e.m.Data
+		e.m.Data = nil
+		return l
+	}
+	return e.m.Data.Share()
+}
+
+// untake gives back what take returned, when the transport did not take it.
+func (e *entry) untake(l *buffer.List) {
+	if e.m.Data == nil {
+		e.m.Data = l
+	} else {
+		l.Release()
+	}
+}
+
+// sent counts e and drops its reference.
+func (c *Connection) sent(e *entry) {
+	if e.m == nil {
+		return
+	}
+	c.m.n.sent.Add(1)
+	c.m.n.bytesSent.Add(uint64(e.size))
+	e.m.Release()
+}
+
+// sendControl sends or queues a control frame, when the connection is open.
+func (c *Connection) sendControl(e entry) {
+	if c.loop {
+		if e.kind == entryKeepalive {
+			c.keepaliveAcked(e.since)
+		}
+		return
+	}
+	c.mu.Lock()
+	l := c.link
+	if l == nil {
+		c.mu.Unlock()
+		return
+	}
+	if !c.draining && c.queue.empty() {
+		ok, err := c.try(l, &e)
+		if ok || err != nil {
+			c.mu.Unlock()
+			if err != nil {
+				l.fail("send", err)
+			}
+			return
+		}
+	}
+	if c.queue.control.n < maxControl { // a peer may ask faster than it reads
+		c.queue.push(e)
+		c.kick()
+	}
+	c.mu.Unlock()
+}
+
+// maxControl bounds the control frames that wait on one connection.
+const maxControl = 64
+
+// kick starts a drain if there is something to send and nobody sends. c.mu is
+// held.
+func (c *Connection) kick() {
+	if c.link == nil || c.draining || c.queue.empty() {
+		return
+	}
+	c.draining = true
+	c.m.wg.Add(1)
+	go c.drainFn() // ends when the queue is empty or the link has ended
+}
+
+// drain sends what is queued, as long as there is something.
+func (c *Connection) drain() {
+	defer c.m.wg.Done()
+	var buf []byte
+	c.mu.Lock()
+	for {
+		l := c.link
+		e, ok := entry{}, false
+		if l != nil {
+			e, ok = c.queue.pop()
+		}
+		if !ok {
+			if l != nil {
+				// Flush outside of the lock, then look again.
+				c.mu.Unlock()
+				err := l.t.flush()
+				c.mu.Lock()
+				if err != nil {
+					c.mu.Unlock()
+					l.fail("write", err)
+					c.mu.Lock()
+				} else if c.link == l && !c.queue.empty() {
+					continue
+				}
+			}
+			c.draining = false
+			if c.link != nil && !c.queue.empty() {
+				c.draining = true
+				continue
+			}
+			c.scratch = buf[:0:cap(buf)]
+			c.wakeFlushed()
+			c.mu.Unlock()
+			return
+		}
+		if e.m != nil && c.waiting.n > 0 && c.room(0) {
+			c.wakeSender()
+		}
+		if buf == nil {
+			buf, c.scratch = c.scratch[:0], nil
+		}
+		f := c.frame(buf[:0], l, &e)
+		buf = f.head
+		c.mu.Unlock()
+		err := l.t.send(f)
+		switch {
+		case err == nil:
+			c.sent(&e)
+		default:
+			if f.data != nil {
+				e.untake(f.data)
+			}
+			if e.m != nil {
+				e.m.Release()
+			}
+			if errors.Is(err, ErrTooLarge) {
+				c.m.log.Error("a queued message is too large for the transport and was dropped", "peer", l.remote, "err", err)
+				break
+			}
+			l.fail("write", err)
+		}
+		c.mu.Lock()
+	}
+}
+
+// wakeFlushed wakes who waits for the queue to be empty. c.mu is held.
+func (c *Connection) wakeFlushed() {
+	for _, ch := range c.flushed {
+		close(ch)
+	}
+	c.flushed = nil
+}
+
+// flush waits until what is queued has been handed to the transport, the
+// connection has closed, or ctx ends.
+func (c *Connection) flush(ctx context.Context) error {
+	c.mu.Lock()
+	if c.state != StateOpen || (!c.draining && c.queue.empty()) {
+		c.mu.Unlock()
+		return nil
+	}
+	ch := make(chan struct{})
+	c.flushed = append(c.flushed, ch)
+	c.mu.Unlock()
+	select {
+	case <-ch:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,165 @@
+package messenger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// grace is how long goroutines and handlers get to end by themselves when a
+// shutdown's context has ended: everything that they could wait for is closed.
+const grace = time.Second
+
+// Shutdown ends the messenger: it stops listening, refuses new sends, flushes
+// what is queued, closes every connection (HandleReset is not called), shuts
+// the transports down, lets running handlers finish, and waits for all
+// goroutines. When ctx ends, the rest is done without waiting for peers; the
+// contexts of handlers end then. The error names what did not end in time.
+// Waiting Sends and Calls end with ErrClosed. It must not be called from a
+// handler. A second call waits for the first and returns nil.
+func (m *Messenger) Shutdown(ctx context.Context) error {
+	m.mu.Lock()
+	if m.shutting {
+		m.mu.Unlock()
+		select {
+		case <-m.shut:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	m.shutting = true
+	m.closing.Store(true)
+	listeners := m.listeners
+	connections := []*Connection{m.loop}
+	for c := range m.connections {
+		connections = append(connections, c)
+	}
+	m.mu.Unlock()
+	defer close(m.shut)
+	var errs []error
+	step := func(name string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("messenger: shutdown: %s: %w", name, err))
+		}
+		m.log.Info("shutdown", "step", name, "err", err)
+	}
+
+	for _, ln := range listeners {
+		ln.Close()
+	}
+	for _, c := range connections {
+		c.refuseSends()
+	}
+	step("stopped listening, refuse new sends", nil)
+
+	var err error
+	for _, c := range connections {
+		err = errors.Join(err, c.flush(ctx))
+	}
+	step("flushed send queues", err)
+
+	step("closed connections", m.goodbye(ctx))
+	for _, c := range connections {
+		if c.loop {
+			c.mu.Lock()
+			c.down = true
+			c.close(ErrClosed)
+		} else {
+			c.MarkDown()
+		}
+	}
+	for _, l := range m.allLinks() {
+		l.fail("shutdown", ErrClosed)
+	}
+
+	for scheme, ep := range m.endpoints {
+		step("transport "+scheme, ep.Shutdown(ctx))
+	}
+	close(m.stop)
+	// Once they have ended nothing is dispatched any more.
+	step("goroutines", m.wait(ctx))
+	step("handlers", m.ex.close(ctx))
+	return errors.Join(errs...)
+}
+
+// Close is Shutdown without waiting for peers or queues.
+func (m *Messenger) Close() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	err := m.Shutdown(ctx)
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+func (m *Messenger) allLinks() []*link {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := make([]*link, 0, len(m.links))
+	for l := range m.links {
+		all = append(all, l)
+	}
+	return all
+}
+
+// goodbye tells the peers, and waits until they have closed or ctx ends.
+func (m *Messenger) goodbye(ctx context.Context) error {
+	var wg sync.WaitGroup
+	links := m.allLinks()
+	for _, l := range links {
+		t := l.transport()
+		if t == nil {
+			continue
+		}
+		l.mu.Lock()
+		open := l.isOpen
+		l.mu.Unlock()
+		if !open {
+			continue
+		}
+		wg.Add(1)
+		go func() { // ends with the peer's close, or with ctx
+			defer wg.Done()
+			t.goodbye(ctx)
+			select {
+			case <-l.gone:
+			case <-ctx.Done():
+			}
+		}()
+	}
+	wg.Wait()
+	return ctx.Err()
+}
+
+// refuseSends makes new sends fail with ErrClosed.
+func (c *Connection) refuseSends() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refuse = true
+	c.wakeSenders()
+}
+
+// wait waits for all goroutines of ours, which have been told to end.
+func (m *Messenger) wait(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() { // ends with the last of them
+		m.wg.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+	}
+	// Everything has been closed: what is left only has to notice.
+	select {
+	case <-done:
+		return nil
+	case <-time.After(grace):
+		return fmt.Errorf("goroutines still running: %w", ctx.Err())
+	}
+}

@@ -1,0 +1,186 @@
+package messenger
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/panjf2000/ants/v2"
+)
+
+// strandBurst is how many events a strand handles before others get a turn.
+const strandBurst = 16
+
+// strand runs the events of one connection one at a time and in order, on an
+// executor that it shares with all others.
+type strand struct {
+	ex     *executor
+	handle func(event) // must not panic
+
+	mu        sync.Mutex
+	events    ring[event]
+	scheduled bool // submitted, waiting in ex.ready, or running
+}
+
+// eventKind is what happened on a connection.
+type eventKind uint8
+
+const (
+	eventMessage eventKind = iota
+	eventConnect
+	eventAccept
+	eventReset
+	eventRemoteReset
+	eventRefused
+)
+
+type event struct {
+	kind eventKind
+	m    *Message
+}
+
+// push adds an event. It does not block.
+func (s *strand) push(e event) {
+	s.mu.Lock()
+	s.events.push(e)
+	submit := !s.scheduled
+	s.scheduled = true
+	s.mu.Unlock()
+	if submit {
+		s.ex.submit(s)
+	}
+}
+
+func (s *strand) len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.events.n
+}
+
+// burst handles some events; true: there are more.
+func (s *strand) burst() bool {
+	for range strandBurst {
+		s.mu.Lock()
+		e, ok := s.events.pop()
+		if !ok {
+			s.scheduled = false
+			s.mu.Unlock()
+			return false
+		}
+		s.mu.Unlock()
+		s.handle(e)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.events.n == 0 {
+		s.scheduled = false
+		return false
+	}
+	return true
+}
+
+// executor runs strands on a pool of at most workers goroutines. Strands beyond
+// that wait in ready, in order; a worker that finishes one takes the next. It
+// owns the pool's goroutines, which close ends.
+type executor struct {
+	pool      *ants.PoolWithFuncGeneric[*strand]
+	workers   int
+	overflows atomic.Uint64
+
+	mu    sync.Mutex
+	busy  int
+	ready ring[*strand]
+	idle  chan struct{} // not nil: close it when busy reaches 0
+}
+
+func newExecutor(workers int) (*executor, error) {
+	ex := &executor{workers: workers}
+	// Capacity for as many again: a worker counts as idle here a little before
+	// the pool has it back.
+	pool, err := ants.NewPoolWithFuncGeneric(2*workers, ex.run,
+		ants.WithNonblocking(true), ants.WithDisablePurge(true))
+	if err != nil {
+		return nil, fmt.Errorf("messenger: dispatch pool: %w", err)
+	}
+	ex.pool = pool
+	return ex, nil
+}
+
+func (ex *executor) submit(s *strand) {
+	ex.mu.Lock()
+	if ex.busy == ex.workers {
+		ex.ready.push(s)
+		ex.mu.Unlock()
+		return
+	}
+	ex.busy++
+	ex.mu.Unlock()
+	if ex.pool.Invoke(s) != nil {
+		// Every worker of the pool is just coming back, or the pool is closed:
+		// the place is ours all the same. Ends with the strand's events.
+		ex.overflows.Add(1)
+		go ex.run(s)
+	}
+}
+
+// run works until no strand is ready.
+func (ex *executor) run(s *strand) {
+	for {
+		more := s.burst()
+		ex.mu.Lock()
+		if more {
+			ex.ready.push(s)
+		}
+		next, ok := ex.ready.pop()
+		if !ok {
+			ex.busy--
+			if ex.busy == 0 && ex.idle != nil {
+				close(ex.idle)
+				ex.idle = nil
+			}
+			ex.mu.Unlock()
+			return
+		}
+		ex.mu.Unlock()
+		s = next
+	}
+}
+
+// close waits until no strand runs or is ready, or ctx ends, and then for the
+// pool's goroutines. Nothing may be submitted any more.
+func (ex *executor) close(ctx context.Context) error {
+	ex.mu.Lock()
+	var idle chan struct{}
+	if ex.busy > 0 {
+		if ex.idle == nil {
+			ex.idle = make(chan struct{})
+		}
+		idle = ex.idle
+	}
+	ex.mu.Unlock()
+	if idle != nil {
+		select {
+		case <-idle:
+		case <-ctxPlus(ctx, grace):
+			// The handlers that run on will end some time; their goroutines
+			// with them.
+			ex.mu.Lock()
+			busy := ex.busy
+			ex.mu.Unlock()
+			ex.pool.Release()
+			return fmt.Errorf("%d handlers still running: %w", busy, ctx.Err())
+		}
+	}
+	wait, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	return ex.pool.ReleaseContext(wait)
+}
+
+// ctxPlus is closed d after ctx has ended.
+func ctxPlus(ctx context.Context, d time.Duration) <-chan struct{} {
+	ch := make(chan struct{})
+	context.AfterFunc(ctx, func() { time.AfterFunc(d, func() { close(ch) }) })
+	return ch
+}

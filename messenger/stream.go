@@ -1,0 +1,358 @@
+package messenger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+
+	"time"
+
+	"github.com/argonaut-rdma/argonaut/buffer"
+	"github.com/argonaut-rdma/argonaut/conn"
+	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
+)
+
+// streamBatch is how many bytes of small frames are gathered for one write.
+const streamBatch = 64 << 10
+
+// streamTransport carries frames on a byte stream, exactly as Ceph does.
+type streamTransport struct {
+	streamBulk
+	nc     net.Conn
+	s      *conn.Stream
+	limits msgr2.Limits
+
+	// The sender's: whoever runs Connection.drain.
+	out []byte // prepared, not yet written
+}
+
+func (l *link) newStream(nc net.Conn) *streamTransport {
+	t := &streamTransport{nc: nc, s: conn.NewStream(nc), limits: l.m.limits}
+	t.streamBulk.init(l)
+	return t
+}
+
+// try never succeeds: a write to a socket may block. Frames go through the
+// queue and the goroutine that drains it.
+func (t *streamTransport) try(outFrame) (bool, error) { return false, nil }
+
+func (t *streamTransport) send(f outFrame) error {
+	if f.data == nil {
+		t.out = append(t.out, f.head...)
+		if len(t.out) >= streamBatch {
+			return t.flush()
+		}
+		return nil
+	}
+	t.out = append(t.out, f.head[:f.split]...)
+	if err := t.s.Write(t.out, f.data); err != nil {
+		return err
+	}
+	f.data.Release()
+	t.out = append(t.out[:0], f.head[f.split:]...)
+	return nil
+}
+
+func (t *streamTransport) flush() error {
+	if len(t.out) == 0 {
+		return nil
+	}
+	err := t.s.Write(t.out, nil)
+	t.out = t.out[:0]
+	if cap(t.out) > 2*streamBatch {
+		t.out = nil
+	}
+	return err
+}
+
+func (t *streamTransport) fits(head int, data int64) error {
+	if head > int(t.limits.Front) || data > int64(t.limits.Data) {
+		return fmt.Errorf("%w: %d bytes of head, %d of data", ErrTooLarge, head, data)
+	}
+	return nil
+}
+
+func (t *streamTransport) close() {
+	t.s.Close()
+	t.streamBulk.end()
+}
+
+// goodbye half-closes the stream, so that what is on its way still arrives; the
+// reader sees the peer's end of it.
+func (t *streamTransport) goodbye(context.Context) {
+	if h, ok := t.nc.(interface{ CloseWrite() error }); ok && h.CloseWrite() == nil {
+		return
+	}
+	t.close()
+}
+
+// seenAddr is the address of a stream's peer, as HELLO tells it.
+func seenAddr(a net.Addr) msgr2.Addr {
+	if a == nil {
+		return msgr2.Addr{Type: msgr2.AddrMsgr2}
+	}
+	ap, _ := netip.ParseAddrPort(a.String())
+	return msgr2.AddrFrom(msgr2.AddrMsgr2, ap, 0)
+}
+
+// handshakeStream runs the handshake on the calling goroutine.
+func (l *link) handshakeStream(t *streamTransport, p hsParams) error {
+	if err := t.s.SetDeadline(time.Now().Add(l.m.cfg.ConnectTimeout)); err != nil {
+		return err
+	}
+	l.hs = newHandshake(p)
+	for _, raw := range l.hs.start() {
+		if err := t.s.Write(raw, nil); err != nil {
+			return err
+		}
+	}
+	buf := make([]byte, 0, 512)
+	for !l.hs.done() {
+		raw, err := l.readUnit(t, buf)
+		if err != nil {
+			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
+				err = fmt.Errorf("%w waiting for %v: %w", ErrTimeout, l.hs.at, err)
+			}
+			return err
+		}
+		l.touch(true)
+		out, err := l.hs.input(raw)
+		for _, raw := range out {
+			if werr := t.s.Write(raw, nil); werr != nil && err == nil {
+				err = werr
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := t.s.SetDeadline(time.Time{}); err != nil {
+		return err
+	}
+	return l.established()
+}
+
+// readUnit reads the banner or a whole control frame.
+func (l *link) readUnit(t *streamTransport, buf []byte) ([]byte, error) {
+	read := func(n int) error {
+		at := len(buf)
+		buf = append(buf, make([]byte, n)...)
+		return t.s.ReadFull(buf[at:])
+	}
+	if l.hs.at == hsBanner {
+		if err := read(msgr2.BannerPrefixLen); err != nil {
+			return nil, err
+		}
+		n, err := msgr2.DecodeBannerPrefix(buf)
+		if err != nil {
+			return nil, err
+		}
+		return buf, read(n)
+	}
+	if err := read(msgr2.PreambleLen); err != nil {
+		return nil, err
+	}
+	var p msgr2.Preamble
+	if err := p.Decode(buf, l.hs.limits()); err != nil {
+		return nil, err
+	}
+	if p.Tag == msgr2.TagMessage {
+		return nil, fmt.Errorf("%w: MESSAGE while waiting for %v", ErrProtocol, l.hs.at)
+	}
+	err := read(p.SegZeroLen())
+	return buf, err
+}
+
+// readStream reads frames until the link ends. ctx ends with the link. It is the
+// link's reader goroutine.
+func (l *link) readStream(ctx context.Context, t *streamTransport) {
+	r := streamReader{l: l, t: t, woken: make(chan struct{}, 1)}
+	r.wake = func() { r.woken <- struct{}{} }
+	for {
+		if err := r.frame(ctx); err != nil {
+			if err == io.EOF {
+				err = fmt.Errorf("the peer has closed: %w", err)
+			}
+			l.fail("read", frameError(err))
+			return
+		}
+	}
+}
+
+// streamReader reads the frames of an open link.
+type streamReader struct {
+	l     *link
+	t     *streamTransport
+	buf   [msgr2.PreambleLen + msgr2.HeaderLen + 4]byte
+	ctl   []byte
+	p     msgr2.Preamble
+	h     msgr2.Header
+	woken chan struct{}
+	wake  func()
+}
+
+func (r *streamReader) frame(ctx context.Context) error {
+	pre := r.buf[:msgr2.PreambleLen]
+	if err := r.t.s.ReadFull(pre); err != nil {
+		return err
+	}
+	if err := r.p.Decode(pre, r.t.limits); err != nil {
+		return err
+	}
+	n := r.p.SegZeroLen()
+	zero := r.ctl
+	if r.p.Tag == msgr2.TagMessage || n <= len(r.buf)-msgr2.PreambleLen {
+		zero = r.buf[msgr2.PreambleLen:]
+	} else if cap(zero) < n {
+		zero = make([]byte, n)
+		r.ctl = zero
+	}
+	zero = zero[:n]
+	if err := r.t.s.ReadFull(zero); err != nil {
+		return unexpected(err)
+	}
+	payload, err := r.p.CheckSegZero(zero)
+	if err != nil {
+		return err
+	}
+	if r.p.Tag != msgr2.TagMessage {
+		return r.l.control(r.p.Tag, payload)
+	}
+	if err := r.h.Decode(payload); err != nil {
+		return err
+	}
+	return r.message(ctx)
+}
+
+// unexpected: the stream may end between frames only.
+func unexpected(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// message reads the rest of a message: throttles first, then memory, then the
+// bytes, straight to where they stay.
+func (r *streamReader) message(ctx context.Context) (err error) {
+	l, s := r.l, &r.p.Segs
+	m := NewMessage(r.h.Type)
+	defer func() {
+		if err != nil {
+			m.Release()
+		}
+	}()
+	if !l.exempt(&r.h) {
+		size := int64(s[msgr2.SegFront].Len) + int64(s[msgr2.SegMiddle].Len) + int64(s[msgr2.SegData].Len)
+		if m.budget, err = r.admit(ctx, size); err != nil {
+			return err
+		}
+	}
+	m.Grow(int(s[msgr2.SegFront].Len))
+	m.Front = m.Front[:s[msgr2.SegFront].Len]
+	if err := r.t.s.ReadFull(m.Front); err != nil {
+		return unexpected(err)
+	}
+	if n := s[msgr2.SegMiddle].Len; n > 0 {
+		m.Middle = make([]byte, n)
+		if err := r.t.s.ReadFull(m.Middle); err != nil {
+			return unexpected(err)
+		}
+	}
+	done := func() {}
+	if n := s[msgr2.SegData].Len; n > 0 {
+		if m.Data, done, err = r.destination(ctx, m, int64(n)); err != nil {
+			return err
+		}
+		err = r.t.s.ReadList(m.Data)
+		if err != nil {
+			done()
+			return unexpected(err)
+		}
+	}
+	if err := r.epilogue(m); err != nil {
+		done()
+		if errors.Is(err, msgr2.ErrAborted) {
+			m.Release()
+			return nil
+		}
+		return err
+	}
+	done()
+	if err := l.fill(m, &r.h); err != nil {
+		return err
+	}
+	l.receive(&r.h, m)
+	return nil
+}
+
+// destination returns the memory for the data: what the peer was granted, when
+// it pushes; what a pull waits for; else new.
+func (r *streamReader) destination(ctx context.Context, m *Message, n int64) (*buffer.List, func(), error) {
+	if r.l.own != 0 && (m.Type == typePush || m.Type == typePulled) {
+		if list, done := r.t.streamBulk.destination(m.Type, r.h.TID, m.Front, n); list != nil {
+			return list, done, nil
+		}
+	}
+	list, err := r.l.m.cfg.Arena.GetList(ctx, n, r.l.m.owner)
+	if err != nil {
+		return nil, func() {}, fmt.Errorf("memory for %d bytes of payload: %w", n, err)
+	}
+	return list, func() {}, nil
+}
+
+// epilogue reads the epilogue and checks what it covers.
+func (r *streamReader) epilogue(m *Message) error {
+	if r.p.EpilogueLen() == 0 {
+		return nil
+	}
+	ep := r.buf[:msgr2.EpilogueLen]
+	if err := r.t.s.ReadFull(ep); err != nil {
+		return unexpected(err)
+	}
+	var e msgr2.Epilogue
+	if err := e.Decode(ep); err != nil {
+		return err
+	}
+	if e.Aborted {
+		return msgr2.ErrAborted
+	}
+	return r.l.checkSegments(&r.p, &e, m)
+}
+
+// checkSegments compares the checksums of front, middle and data.
+func (l *link) checkSegments(p *msgr2.Preamble, e *msgr2.Epilogue, m *Message) error {
+	if p.Num > msgr2.SegFront {
+		if err := e.Check(msgr2.SegFront, msgr2.CRC(msgr2.CRCSeed, m.Front)); err != nil {
+			return err
+		}
+	}
+	if p.Num > msgr2.SegMiddle {
+		if err := e.Check(msgr2.SegMiddle, msgr2.CRC(msgr2.CRCSeed, m.Middle)); err != nil {
+			return err
+		}
+	}
+	if p.Num > msgr2.SegData && l.own&featureNoDataCRC == 0 {
+		return e.Check(msgr2.SegData, crcOf(m.Data))
+	}
+	return nil
+}
+
+// admit takes the throttles for size bytes; the stream is not read meanwhile.
+func (r *streamReader) admit(ctx context.Context, size int64) (budget, error) {
+	a := &r.l.adm
+	a.begin(r.l.limit, size)
+	for !a.advance(r.wake) {
+		r.l.m.n.throttleWaits.Add(1)
+		select {
+		case <-r.woken:
+		case <-ctx.Done():
+			a.abandon()
+			return budget{}, ErrClosed
+		}
+	}
+	return a.budget(), nil
+}

@@ -2,7 +2,6 @@ package verbstest
 
 import (
 	"runtime"
-	"testing"
 
 	"github.com/stretchr/testify/require"
 
@@ -54,12 +53,22 @@ func noAllocations(e *env) {
 	for range 100 { // grow what grows once
 		round()
 	}
-	allocs := testing.AllocsPerRun(e.short(2000), round)
+	// Not testing.AllocsPerRun: it has one processor, on which pollers that
+	// spin keep the network from being looked at.
+	rounds := e.short(3000)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range rounds {
+		round()
+	}
+	runtime.ReadMemStats(&after)
+	allocs := float64(after.Mallocs-before.Mallocs) / float64(rounds)
 	require.NoError(e, e.ctx.Err())
 	require.Equal(e, driver.StatusSuccess, bad.Status)
 	if raceEnabled {
 		e.Logf("%v allocations a round, not judged under the race detector", allocs)
 		return
 	}
-	require.Zero(e, allocs, "allocations per SEND, WRITE and READ")
+	// The runtime's own, timers and collector, are a few in all.
+	require.Less(e, allocs, 0.1, "allocations per SEND, WRITE and READ")
 }

@@ -24,8 +24,8 @@ const (
 	phaseListener phase = iota
 	phaseWindow
 	phaseQP
-	phaseMR
 	phaseSRQ
+	phaseMR
 	phaseCQ
 	phaseChannel
 	phasePD

@@ -116,8 +116,9 @@ func limitsExhausted(e *env) {
 		require.Equal(e, liveObjects(before), liveObjects(d.Stats()), k.name)
 		e.Logf("%s: %d made, then ErrLimit", k.name, len(made))
 	}
-	_, err := pd.CreateQP(verbs.QPConfig{SendCQ: cq, MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: c.MaxSGE, MaxRecvSGE: c.MaxSGE, MaxInline: c.MaxInline})
+	qp, err := pd.CreateQP(verbs.QPConfig{SendCQ: cq, MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: c.MaxSGE, MaxRecvSGE: c.MaxSGE, MaxInline: c.MaxInline})
 	require.NoError(e, err, "what the capabilities say is what can be had")
+	require.NoError(e, closeQP(qp))
 	if c.MaxMRSize < 1<<26 {
 		_, err := pd.RegMR(make([]byte, c.MaxMRSize+1), accLocal)
 		require.Error(e, err)

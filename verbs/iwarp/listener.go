@@ -31,6 +31,9 @@ var _ driver.Listener = (*listener)(nil)
 
 // Listen accepts connection requests on addr, "host:port".
 func (d *Device) Listen(ctx context.Context, addr string) (driver.Listener, error) {
+	if _, _, err := net.SplitHostPort(addr); err != nil { // package net takes "" for any
+		return nil, fmt.Errorf("iwarp: listen on %q: %w: %w", addr, driver.ErrInvalid, err)
+	}
 	nl, err := d.cfg.Listen(ctx, addr)
 	if err != nil {
 		return nil, fmt.Errorf("iwarp: listen %s: %w", addr, err)

@@ -132,6 +132,11 @@ func (q *queuePair) senderLoop() {
 			q.sendBounced()
 			continue
 		}
+		// Before the descriptor's lock, which a caller of kick takes while it
+		// holds mu: from here on there is none.
+		q.tx.mu.Lock()
+		q.tx.handed = true
+		q.tx.mu.Unlock()
 		if err := q.raw.Write(q.tx.parked); err != nil && q.qpState() != driver.QPStateErr {
 			q.fail(failure{kind: failLost, err: err})
 		}

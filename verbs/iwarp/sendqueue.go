@@ -48,6 +48,7 @@ type sendQueue struct {
 	depth     int
 	maxInline int
 	head      uint64
+	failed    bool // a request has completed with an error: none after it succeeds
 	flushed   bool // ERR, and everything before was completed: further posts complete at once
 
 	// Requests that await an answer, as indices, oldest first: answers come in order. The ring has room for ORD.
@@ -175,6 +176,11 @@ func (q *queuePair) retire() {
 		w := s.slot(s.head)
 		if !w.done {
 			return
+		}
+		if w.status != driver.StatusSuccess {
+			s.failed = true
+		} else if s.failed {
+			w.status = driver.StatusWRFlushErr
 		}
 		if w.status != driver.StatusSuccess || w.flags&driver.SendSignaled != 0 || q.attr.SignalAll {
 			q.scq.push(&driver.WC{WRID: w.wrid, Status: w.status, Opcode: w.op, ByteLen: w.length, QPN: q.qpn}, q, false)

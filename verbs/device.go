@@ -58,6 +58,12 @@ var registry struct {
 	devices []*Device
 }
 
+var traceByDefault atomic.Bool
+
+// TraceStacksByDefault makes devices that are opened later record creation
+// stacks, whatever their Config says; for tests and for finding a leak.
+func TraceStacksByDefault(on bool) { traceByDefault.Store(on) }
+
 // NewDevice makes a Device over a provider's driver; providers call it. It
 // takes d: Device.Close closes it. On error d stays the caller's.
 func NewDevice(d driver.Device, cfg Config) (*Device, error) {
@@ -74,7 +80,7 @@ func NewDevice(d driver.Device, cfg Config) (*Device, error) {
 	if dev.closeTimeout == 0 {
 		dev.closeTimeout = defaultCloseTimeout
 	}
-	dev.trace.Store(cfg.TraceStacks)
+	dev.trace.Store(cfg.TraceStacks || traceByDefault.Load())
 	dev.obj = object{dev: dev, kind: kindDevice, self: dev, born: time.Now(), phase: phaseLive}
 	dev.events.start(dev)
 

@@ -134,7 +134,7 @@ func (o *object) linkLocked() {
 	o.stack = nil
 	if d.trace.Load() {
 		var pcs [32]uintptr
-		o.stack = append(o.stack, pcs[:runtime.Callers(3, pcs[:])]...)
+		o.stack = append(o.stack, pcs[:runtime.Callers(2, pcs[:])]...)
 	}
 	o.prev = d.newest
 	if o.prev != nil {

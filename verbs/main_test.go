@@ -3,7 +3,7 @@ package verbs_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/argonaut-rdma/argonaut/verbs/verbstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { verbstest.Main(m) }

@@ -309,11 +309,15 @@ func (m *MR) drainAnd(ctx context.Context, wait func(context.Context) error) err
 	}
 	d := m.pd.dev
 	select {
-	case m.waiter <- struct{}{}:
-		defer func() { <-m.waiter }()
-	case <-ctx.Done():
-		return d.opError("deregister", 0, ctx.Err())
+	case m.waiter <- struct{}{}: // also when ctx has ended: it may not have to wait
+	default:
+		select {
+		case m.waiter <- struct{}{}:
+		case <-ctx.Done():
+			return d.opError("deregister", 0, ctx.Err())
+		}
 	}
+	defer func() { <-m.waiter }()
 	m.check.Lock()
 	if m.state.Load() == mrClosed {
 		m.check.Unlock()

@@ -37,6 +37,3 @@ type LimitError struct {
 
 // Unwrap returns Err.
 func (e *LimitError) Unwrap() error { return e.Err }
-
-// Error names the numbers and the remedy.
-func (e *LimitError) Error() string { return e.Limit }

@@ -1,10 +1,21 @@
 package buffer
 
-import "github.com/argonaut-rdma/argonaut/verbs"
+import (
+	"fmt"
+	"sync"
+
+	"github.com/argonaut-rdma/argonaut/verbs"
+)
 
 // Grant lets the peer of one QP read or write exactly the bytes of one buffer.
-// It holds a reference to the buffer from Grant until Revoke.
-type Grant struct{ b RDMABuffer }
+// It holds a reference to the buffer from Grant until Revoke. Its methods are
+// safe for concurrent use.
+type Grant struct {
+	mu sync.Mutex
+	b  RDMABuffer // zero: revoked
+	at *attachment
+	mr *verbs.MR
+}
 
 // Grant makes a scoped key for exactly b's bytes with the remote rights acc
 // (verbs.AccessRemoteRead, verbs.AccessRemoteWrite), usable by the peer of qp
@@ -12,27 +23,101 @@ type Grant struct{ b RDMABuffer }
 // PD. ErrNotSupported where the device has no scoped keys. It must be revoked
 // before qp is closed.
 func (b RDMABuffer) Grant(qp *verbs.QP, acc verbs.Access) (*Grant, error) {
-	return nil, ErrNotSupported
+	g := new(Grant)
+	if err := b.GrantInto(g, qp, acc); err != nil {
+		return nil, err
+	}
+	return g, nil
 }
 
 // GrantInto is Grant into a Grant of the caller's, zero or revoked.
 func (b RDMABuffer) GrantInto(g *Grant, qp *verbs.QP, acc verbs.Access) error {
-	return ErrNotSupported
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.b.IsZero() {
+		return fmt.Errorf("%w: the Grant is in use: Revoke it first", ErrInvalid)
+	}
+	if acc&verbs.AccessRemote == 0 || acc&^verbs.AccessRemote != 0 {
+		return fmt.Errorf("%w: a grant of %v: give AccessRemoteRead, AccessRemoteWrite, AccessRemoteAtomic", ErrInvalid, acc)
+	}
+	pd := qp.PD()
+	if !pd.Device().Caps().ScopedKeys {
+		return fmt.Errorf("%w: %s has no scoped keys: send the payload in messages", ErrNotSupported, pd.Device().Name())
+	}
+	a := b.a
+	at := a.attachment(pd)
+	if at == nil {
+		return fmt.Errorf("%w: the arena is not attached to the PD of the QP: Attach it first", ErrInvalid)
+	}
+	// Detach looks at the count after it has taken the attachment away.
+	at.grants.Add(1)
+	if a.attachment(pd) != at {
+		at.grants.Add(-1)
+		return fmt.Errorf("%w: the arena is being detached from the PD of the QP", ErrClosed)
+	}
+	ref := b.Retain()
+	mr, err := at.mrs[b.slot>>a.rgnShift].Scope(qp, a.offset(b.num())+uint64(b.off()), uint64(b.size()), acc)
+	if err != nil {
+		ref.Release()
+		at.grants.Add(-1)
+		return err
+	}
+	a.grants.Add(1)
+	g.b, g.at, g.mr = ref, at, mr
+	return nil
 }
 
-// RKey is the key that the peer uses.
-func (g *Grant) RKey() uint32 { return 0 }
+// RKey is the key that the peer uses; 0 once revoked.
+func (g *Grant) RKey() uint32 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.mr == nil {
+		return 0
+	}
+	return g.mr.RKey()
+}
 
-// Addr is the address of the first byte, as the peer uses it.
-func (g *Grant) Addr() uint64 { return 0 }
+// Addr is the address of the first byte, as the peer uses it; 0 once revoked.
+func (g *Grant) Addr() uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.mr == nil {
+		return 0
+	}
+	return g.mr.Addr()
+}
 
-// Len is the number of bytes granted.
-func (g *Grant) Len() int { return 0 }
+// Len is the number of bytes granted; 0 once revoked.
+func (g *Grant) Len() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.b.Len()
+}
 
-// Buffer returns the buffer; the reference stays the grant's.
-func (g *Grant) Buffer() RDMABuffer { return g.b }
+// Buffer returns the buffer, zero once revoked. The reference stays the
+// grant's.
+func (g *Grant) Buffer() RDMABuffer {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.b
+}
 
 // Revoke withdraws the grant: after it has returned nil no byte lands, and the
 // buffer's reference is given back. On error the grant is still live and keeps
 // its reference; call Revoke again. Revoking what is revoked returns nil.
-func (g *Grant) Revoke() error { return ErrNotSupported }
+func (g *Grant) Revoke() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.b.IsZero() {
+		return nil
+	}
+	if err := deregister(g.mr); err != nil {
+		return err
+	}
+	g.at.grants.Add(-1)
+	g.b.a.grants.Add(-1)
+	b := g.b
+	g.b, g.at, g.mr = RDMABuffer{}, nil, nil
+	b.Release()
+	return nil
+}

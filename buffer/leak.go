@@ -1,16 +1,40 @@
 package buffer
 
-import "time"
+import (
+	"fmt"
+	"strings"
+	"time"
+)
 
 // LeakError is what Close returns when not everything came back.
 type LeakError struct {
 	Holders     []Holder // buffers, or references with Config.Trace, that are still held
-	Regions     []error  // regions that could not be deregistered, and why
+	Regions     []error  // regions that could not be deregistered or unmapped, and why
 	Quarantined int64    // bytes that stay mapped
 }
 
+// listed is how many holders an error message names.
+const listed = 16
+
 // Error names every holder and region, up to some number.
-func (e *LeakError) Error() string { return "leak" }
+func (e *LeakError) Error() string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "buffer: arena not closed: %d bytes stay mapped", e.Quarantined)
+	if len(e.Holders) > 0 {
+		fmt.Fprintf(&s, "; %d buffers are held: release them, or close the QPs that have them posted, and call Close again", len(e.Holders))
+	}
+	for i, h := range e.Holders {
+		if i == listed {
+			fmt.Fprintf(&s, "\n\t%d more", len(e.Holders)-listed)
+			break
+		}
+		s.WriteString("\n\t" + strings.ReplaceAll(h.String(), "\n", "\n\t"))
+	}
+	for _, err := range e.Regions {
+		s.WriteString("\n\t" + err.Error())
+	}
+	return s.String()
+}
 
 // Unwrap returns Regions.
 func (e *LeakError) Unwrap() []error { return e.Regions }
@@ -18,7 +42,7 @@ func (e *LeakError) Unwrap() []error { return e.Regions }
 // Holder describes a buffer that somebody holds.
 type Holder struct {
 	Owner  string
-	Age    time.Duration // since Get (with Trace: since the reference was taken), to about a second
+	Age    time.Duration // since Get (with Trace: since the reference was taken), to a second
 	LKey   uint32        // on the PD attached first; 0 when none is
 	Addr   uint64        // of the first byte of the slot
 	Len    uint64        // of the slot, in bytes
@@ -27,4 +51,50 @@ type Holder struct {
 	Stack  string        // where the reference was taken, with Config.Trace
 }
 
-func (h Holder) String() string { return h.Owner }
+func (h Holder) String() string {
+	s := fmt.Sprintf("%q holds %d bytes at 0x%x (lkey 0x%x) for %v, %d references", h.Owner, h.Len, h.Addr, h.LKey, h.Age, h.Refs)
+	if h.Posted > 0 {
+		s += fmt.Sprintf(", %d of them posted work", h.Posted)
+	}
+	if h.Stack != "" {
+		s += ", taken at\n" + strings.TrimSuffix(h.Stack, "\n")
+	}
+	return s
+}
+
+// Holders lists who holds which buffers. With Config.Trace there is one entry
+// per reference with its stack, else one per buffer.
+func (a *Arena) Holders() []Holder {
+	var hs []Holder
+	now := a.now.Load()
+	ats := *a.attachments.Load()
+	age := func(at uint32) time.Duration { return time.Duration(now-at) * time.Second }
+	a.walk(func(s uint32, cl uint8, state uint64) {
+		if !referenced(state) {
+			return
+		}
+		m := a.slots[s].meta.Load()
+		h := Holder{
+			Owner: a.nameOf(ownerOf(m)), Age: age(bornAt(m)), Len: uint64(a.sizes[cl]), Refs: int(count(state)),
+			Addr: uint64(uintptr(a.addr(s))), Posted: int(a.slots[s].posted.Load()),
+		}
+		if len(ats) > 0 {
+			h.LKey = ats[0].mrs[s>>a.rgnShift].LKey()
+		}
+		if a.tracer == nil {
+			hs = append(hs, h)
+			return
+		}
+		refs, posted := a.tracer.of(s)
+		h.Refs = 1
+		for i, t := range append(refs, posted...) {
+			h.Posted = 0
+			if i >= len(refs) {
+				h.Posted = 1
+			}
+			h.Owner, h.Age, h.Stack = a.nameOf(t.owner), age(t.at), t.String()
+			hs = append(hs, h)
+		}
+	})
+	return hs
+}

@@ -1,0 +1,5 @@
+//go:build !invariants
+
+package buffer
+
+const invariants = false

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package buffer
+
+// systemLimits: there are no devices that pin.
+func systemLimits() limits { return limits{} }

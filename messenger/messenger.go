@@ -130,7 +130,7 @@ func (c Config) withDefaults() (Config, error) {
 	if len(c.Auth) == 0 {
 		c.Auth = []Auth{AuthNone{}}
 	}
-	if c.Nonce == 0 {
+	if c.Nonce == 0 && c.Name.Type != Mon {
 		c.Nonce = uint32(random64()) | 1
 	}
 	if c.DialStream == nil {

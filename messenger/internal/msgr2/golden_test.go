@@ -14,7 +14,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write testdata/*.txt from what the tests decode")
+var (
+	recorded = flag.String("recorded", "", "directory with more recordings (*.bin.gz) that TestGoldenCaptures decodes")
+	rewrite  = flag.Bool("rewrite", false, "write testdata/*.txt from what the tests decode")
+)
 
 // The captures are what a Ceph 16.2 monitor and the ceph program sent each
 // other over TCP, without authentication; test/interop/ceph records them.
@@ -27,25 +30,43 @@ func TestGoldenCaptures(t *testing.T) {
 	for _, file := range files {
 		name := strings.TrimSuffix(file, ".bin.gz")
 		t.Run(filepath.Base(name), func(t *testing.T) {
-			capture := gunzip(t, file)
-			var again []byte
-			var list strings.Builder
-			for rest := capture; len(rest) > 0; {
-				var n int
-				var line string
-				again, line, n = recode(t, again, rest, len(rest) == len(capture))
-				fmt.Fprintln(&list, line)
-				rest = rest[n:]
-			}
-			require.Equal(t, capture, again, "encoding again gives other bytes")
+			list := recodeFile(t, file)
 			if *rewrite {
-				require.NoError(t, os.WriteFile(name+".txt", []byte(list.String()), 0o644))
+				require.NoError(t, os.WriteFile(name+".txt", []byte(list), 0o644))
 			}
 			want, err := os.ReadFile(name + ".txt")
 			require.NoError(t, err)
-			require.Equal(t, string(want), list.String())
+			require.Equal(t, string(want), list)
 		})
 	}
+	if *recorded == "" {
+		return
+	}
+	files, err = filepath.Glob(filepath.Join(*recorded, "*.bin.gz"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run("recorded/"+filepath.Base(file), func(t *testing.T) { t.Log("\n" + recodeFile(t, file)) })
+	}
+}
+
+// recodeFile decodes a recording and encodes it again to the same bytes. It
+// returns a list of the frames.
+func recodeFile(t *testing.T, file string) string {
+	t.Helper()
+	capture := gunzip(t, file)
+	require.NotEmpty(t, capture)
+	var again []byte
+	var list strings.Builder
+	for rest := capture; len(rest) > 0; {
+		var n int
+		var line string
+		again, line, n = recode(t, again, rest, len(rest) == len(capture))
+		fmt.Fprintln(&list, line)
+		rest = rest[n:]
+	}
+	require.Equal(t, capture, again, "encoding again gives other bytes")
+	return list.String()
 }
 
 // recode decodes what rest starts with (the banner when first), appends its

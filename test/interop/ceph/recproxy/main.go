@@ -3,7 +3,7 @@
 // the bytes that this side sent. It is a test tool for recording a daemon's
 // exchange on loopback; it keeps no timing.
 //
-//	recproxy -listen 127.0.0.1:3300 -to 127.0.0.1:13300 -dir captures
+//	recproxy -listen 127.0.0.1:3300 -to 127.0.0.1:13300 -dir captures -wait 30s
 package main
 
 import (
@@ -18,21 +18,26 @@ import (
 	"path/filepath"
 	"sync"
 	"syscall"
+	"time"
 )
 
 func main() {
 	listen := flag.String("listen", "127.0.0.1:3300", "address to accept connections on")
 	to := flag.String("to", "127.0.0.1:13300", "address to forward them to")
 	dir := flag.String("dir", ".", "directory for the recordings")
+	wait := flag.Duration("wait", 0, "how long the daemon may take to start, before connections are accepted")
 	flag.Parse()
-	if err := run(*listen, *to, *dir); err != nil {
+	if err := run(*listen, *to, *dir, *wait); err != nil {
 		log.Fatal(err)
 	}
 }
 
 // run serves until SIGINT or SIGTERM, then closes every connection and waits
 // for its goroutines.
-func run(listen, to, dir string) error {
+func run(listen, to, dir string, wait time.Duration) error {
+	if err := reachable(to, wait); err != nil {
+		return err
+	}
 	ln, err := net.Listen("tcp", listen)
 	if err != nil {
 		return err
@@ -56,6 +61,19 @@ func run(listen, to, dir string) error {
 		}
 		p.wg.Add(1)
 		go p.serve(n, c) // ends with the connection
+	}
+}
+
+// reachable waits until something listens at addr.
+func reachable(addr string, wait time.Duration) error {
+	for end := time.Now().Add(wait); ; time.Sleep(100 * time.Millisecond) {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			return c.Close()
+		}
+		if time.Now().After(end) {
+			return err
+		}
 	}
 }
 

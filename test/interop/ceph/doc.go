@@ -1,3 +1,3 @@
 // Package ceph holds the messenger against real Ceph programs. Its tests need a
-// monitor and the ceph program: run.sh starts them.
+// monitor and the ceph program: run starts them.
 package ceph

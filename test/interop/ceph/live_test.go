@@ -31,12 +31,12 @@ const cephFeatures = 0x3f01cfbffffdffff
 
 const patience = 30 * time.Second
 
-// environment is what run.sh tells.
+// environment is what run tells.
 func environment(t *testing.T) (mon, fsid, conf string) {
 	t.Helper()
 	mon = os.Getenv("ARGONAUT_CEPH_MON")
 	if mon == "" {
-		t.Skip("no Ceph monitor: run.sh starts one and sets ARGONAUT_CEPH_MON")
+		t.Skip("no Ceph monitor: run starts one and sets ARGONAUT_CEPH_MON")
 	}
 	return mon, os.Getenv("ARGONAUT_CEPH_FSID"), os.Getenv("ARGONAUT_CEPH_CONF")
 }

@@ -278,10 +278,12 @@ func (h *handshake) clientIdent() *msgr2.ClientIdent {
 	}
 	f := &msgr2.ClientIdent{
 		Addrs: addrs, Target: h.p.target, GID: h.gid(), GlobalSeq: h.p.globalSeq,
-		Supported: baseFeatures | pol.Supported, Required: pol.Required, Cookie: h.p.cookie,
+		Supported: baseFeatures | pol.Supported, Required: pol.Required,
 	}
 	if pol.Lossy {
 		f.Flags = msgr2.IdentLossy
+	} else {
+		f.Cookie = h.p.cookie
 	}
 	return f
 }

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/argonaut-rdma/argonaut/buffer"
+	"github.com/argonaut-rdma/argonaut/conn"
+	"github.com/argonaut-rdma/argonaut/verbs"
+	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
+)
+
+// node is one end: a device, an arena and an endpoint.
+type node struct {
+	dev   *verbs.Device
+	arena *buffer.Arena
+	ep    *conn.Endpoint
+}
+
+func newNode(crc bool, cfg conn.Config) (*node, error) {
+	policy := iwarp.CRCAuto
+	if crc {
+		policy = iwarp.CRCOn
+	}
+	dev, err := iwarp.Open(iwarp.Config{CRC: policy})
+	if err != nil {
+		return nil, err
+	}
+	n := &node{dev: dev}
+	n.arena, err = buffer.New(buffer.Config{Budget: 128 << 20, Prefault: true})
+	if err != nil {
+		return nil, errors.Join(err, n.close())
+	}
+	n.ep, err = conn.NewEndpoint(dev, n.arena, cfg)
+	if err != nil {
+		return nil, errors.Join(err, n.close())
+	}
+	return n, nil
+}
+
+// close reports whatever was not given back.
+func (n *node) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var errs []error
+	if n.ep != nil {
+		errs = append(errs, n.ep.Shutdown(ctx))
+	}
+	if n.arena != nil {
+		if acc := n.arena.Account(); acc.Posted != 0 || acc.Held != 0 {
+			errs = append(errs, fmt.Errorf("buffers left: %+v", acc))
+		}
+		errs = append(errs, n.arena.Close(ctx))
+	}
+	return errors.Join(append(errs, n.dev.Close())...)
+}
+
+// connStream sends payloads of size bytes one way for d and returns bytes per
+// second as the receiver counts them.
+func connStream(size int, crc bool, d time.Duration) (r result, err error) {
+	var first, last atomic.Int64 // unix nanoseconds
+	var bytes atomic.Int64
+	done := make(chan struct{})
+	server, err := newNode(crc, conn.Config{
+		OnMessage: func(_ *conn.Conn, m conn.Message) {
+			now := time.Now().UnixNano()
+			first.CompareAndSwap(0, now)
+			last.Store(now)
+			bytes.Add(m.Payload.Len())
+			m.Payload.Release()
+		},
+		OnFault: func(*conn.Conn, error) { close(done) },
+	})
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, server.close()) }()
+	client, err := newNode(crc, conn.Config{})
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, client.close()) }()
+	c, err := connect(client, server)
+	if err != nil {
+		return r, err
+	}
+	ctx := context.Background()
+	owner := client.arena.Owner("stream", 0)
+	lists := make([]*buffer.List, tcpDepth)
+	for i := range lists {
+		if lists[i], err = client.arena.GetList(ctx, int64(size), owner); err != nil {
+			return r, err
+		}
+		defer lists[i].Release()
+	}
+	var head [8]byte
+	sent := 0
+	for mt := newMeter(d); ; sent++ {
+		if !mt.next(sent) {
+			r.allocs = mt.perMessage(sent)
+			break
+		}
+		l := lists[sent%tcpDepth].Share()
+		if err := c.Send(ctx, conn.Message{Head: head[:], Payload: l}); err != nil {
+			l.Release()
+			return r, err
+		}
+	}
+	if err := c.Shutdown(ctx); err != nil {
+		return r, err
+	}
+	<-done
+	r.value = float64(bytes.Load()) / time.Duration(last.Load()-first.Load()).Seconds()
+	return r, nil
+}
+
+// connPing bounces heads of size bytes for d and returns seconds per round trip.
+func connPing(size int, d time.Duration) (r result, err error) {
+	server, err := newNode(false, conn.Config{
+		OnMessage: func(c *conn.Conn, m conn.Message) {
+			if ok, err := c.TrySend(conn.Message{Head: m.Head}); !ok || err != nil {
+				panic(fmt.Sprint("ping: cannot answer: ", ok, err))
+			}
+		},
+	})
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, server.close()) }()
+	pong := make(chan struct{}, 1)
+	client, err := newNode(false, conn.Config{OnMessage: func(*conn.Conn, conn.Message) { pong <- struct{}{} }})
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, client.close()) }()
+	c, err := connect(client, server)
+	if err != nil {
+		return r, err
+	}
+	head := make([]byte, size)
+	ctx := context.Background()
+	begin, n := time.Now(), 0
+	for mt := newMeter(d); ; n++ {
+		if !mt.next(n) {
+			r.allocs = mt.perMessage(n)
+			break
+		}
+		if err := c.Send(ctx, conn.Message{Head: head}); err != nil {
+			return r, err
+		}
+		<-pong
+	}
+	r.value = time.Since(begin).Seconds() / float64(n)
+	return r, c.Shutdown(ctx)
+}
+
+func connect(client, server *node) (*conn.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := server.ep.Listen(ctx, "127.0.0.1:0"); err != nil {
+		return nil, err
+	}
+	return client.ep.Dial(ctx, server.ep.Addr().String())
+}

@@ -1,0 +1,127 @@
+// Command bench prints one table: Argonaut against a raw Go TCP connection that
+// does the same over loopback. Every figure is a ratio of medians from runs that
+// alternate within this process, because the absolute speed of a shared machine
+// changes from minute to minute.
+//
+//	cd test/bench && go run . [-runs 7] [-time 1s] [-only regexp]
+package main
+
+import (
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"regexp"
+	"runtime"
+	"slices"
+	"time"
+)
+
+// row compares one thing with its raw counterpart. Rates are better when high,
+// times when low; ratio is always ours over raw.
+type row struct {
+	name string
+	unit string
+	bar  string // what the ratio should be
+	ours func(d time.Duration) (result, error)
+	raw  func(d time.Duration) (float64, error)
+}
+
+const (
+	kib = 1 << 10
+	mib = 1 << 20
+)
+
+func rows() []row {
+	var rs []row
+	for _, s := range []struct {
+		size int
+		bar  string
+	}{{mib, ">= 0.85"}, {64 * kib, ">= 0.75"}} {
+		for _, crc := range []bool{false, true} {
+			raw := func(d time.Duration) (float64, error) { return tcpStream(s.size, crc, d) }
+			with := "no checksum"
+			if crc {
+				with = "one CRC32C per end"
+			}
+			rs = append(rs,
+				row{fmt.Sprintf("conn: stream of %s, %s", sizeName(s.size), with), "GB/s", s.bar,
+					func(d time.Duration) (result, error) { return connStream(s.size, crc, d) }, raw},
+				row{fmt.Sprintf("messenger: stream of %s, %s", sizeName(s.size), with), "GB/s", s.bar,
+					func(d time.Duration) (result, error) { return messengerStream(s.size, crc, d) }, raw})
+		}
+	}
+	raw := func(d time.Duration) (float64, error) { return tcpPing(64, d) }
+	return append(rs,
+		row{"conn: round trip of 64 B", "us", "<= 1.60",
+			func(d time.Duration) (result, error) { return connPing(64, d) }, raw},
+		row{"messenger: call of 64 B", "us", "<= 1.60",
+			func(d time.Duration) (result, error) { return messengerPing(64, d) }, raw})
+}
+
+func main() {
+	runs, each := 7, time.Second
+	if os.Getenv("ARGONAUT_BENCH_SHORT") != "" {
+		runs, each = 3, 200*time.Millisecond
+	}
+	flag.IntVar(&runs, "runs", runs, "runs of each side of a row")
+	flag.DurationVar(&each, "time", each, "duration of one run")
+	only := flag.String("only", "", "rows whose name matches this expression")
+	flag.Parse()
+	if err := run(runs, each, *only); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(runs int, each time.Duration, only string) error {
+	match, err := regexp.Compile(only)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%s, %s/%s, %d processors; %d alternating runs of %v, medians (spread)\n\n",
+		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.GOMAXPROCS(0), runs, each)
+	fmt.Println("| | argonaut | raw TCP | ratio | bar | allocations per message |")
+	fmt.Println("|---|---|---|---|---|---|")
+	for _, r := range rows() {
+		if !match.MatchString(r.name) {
+			continue
+		}
+		var ours, raw, allocs []float64
+		for range runs {
+			runtime.GC()
+			o, err := r.ours(each)
+			if err != nil {
+				return fmt.Errorf("%s: %w", r.name, err)
+			}
+			runtime.GC()
+			v, err := r.raw(each)
+			if err != nil {
+				return fmt.Errorf("%s, raw: %w", r.name, err)
+			}
+			ours, raw, allocs = append(ours, o.value), append(raw, v), append(allocs, o.allocs)
+		}
+		fmt.Printf("| %s | %s | %s | %.2f | %s | %.2f |\n", r.name, figure(ours, r.unit), figure(raw, r.unit),
+			median(ours)/median(raw), r.bar, median(allocs))
+	}
+	return inProcess(match)
+}
+
+func median(v []float64) float64 {
+	s := slices.Sorted(slices.Values(v))
+	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
+}
+
+func figure(v []float64, unit string) string {
+	scale := map[string]float64{"GB/s": 1e-9, "us": 1e6}[unit]
+	m := median(v)
+	spread := (slices.Max(v) - slices.Min(v)) / 2 / m * 100
+	return fmt.Sprintf("%.2f %s (±%.0f %%)", m*scale, unit, math.Round(spread))
+}
+
+func sizeName(n int) string {
+	if n < mib {
+		return fmt.Sprintf("%d KiB", n/kib)
+	}
+	return fmt.Sprintf("%d MiB", n/mib)
+}

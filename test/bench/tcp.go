@@ -1,0 +1,142 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"io"
+	"net"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// tcpDepth is how many buffers each end of the raw stream goes round, so that
+// neither end works out of one buffer that never leaves the cache.
+const tcpDepth = 16
+
+// tcpPair is a connection over loopback, with Go's defaults.
+func tcpPair() (client, server net.Conn, err error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer ln.Close()
+	var g errgroup.Group
+	g.Go(func() (err error) { server, err = ln.Accept(); return err })
+	client, err = net.Dial("tcp", ln.Addr().String())
+	return client, server, errors.Join(err, g.Wait())
+}
+
+// tcpStream sends messages of size bytes one way for d and returns bytes per
+// second as the receiver counts them. With crc each end makes one pass over
+// each message and the receiver compares.
+func tcpStream(size int, crc bool, d time.Duration) (float64, error) {
+	client, server, err := tcpPair()
+	if err != nil {
+		return 0, err
+	}
+	defer client.Close()
+	defer server.Close()
+	var g errgroup.Group
+	var rate float64
+	g.Go(func() error {
+		bufs := buffers(size)
+		var head [8]byte
+		var bytes int64
+		var begin time.Time
+		for i := 0; ; i++ {
+			if _, err := io.ReadFull(server, head[:]); err == io.EOF {
+				rate = float64(bytes) / time.Since(begin).Seconds()
+				return nil
+			} else if err != nil {
+				return err
+			}
+			if i == 0 {
+				begin = time.Now()
+			}
+			b := bufs[i%tcpDepth][:binary.LittleEndian.Uint32(head[:])]
+			if _, err := io.ReadFull(server, b); err != nil {
+				return err
+			}
+			if crc && crc32.Checksum(b, castagnoli) != binary.LittleEndian.Uint32(head[4:]) {
+				return errors.New("raw stream: bad checksum")
+			}
+			bytes += int64(len(b))
+		}
+	})
+	bufs := buffers(size)
+	var head [8]byte
+	iov := make(net.Buffers, 2)
+	for i, end := 0, time.Now().Add(d); time.Now().Before(end); i++ {
+		b := bufs[i%tcpDepth]
+		binary.LittleEndian.PutUint32(head[:], uint32(len(b)))
+		if crc {
+			binary.LittleEndian.PutUint32(head[4:], crc32.Checksum(b, castagnoli))
+		}
+		iov = iov[:2]
+		iov[0], iov[1] = head[:], b
+		v := iov
+		if _, err := v.WriteTo(client); err != nil {
+			return 0, err
+		}
+	}
+	if err := client.Close(); err != nil {
+		return 0, err
+	}
+	err = g.Wait()
+	return rate, err
+}
+
+func buffers(size int) [][]byte {
+	bufs := make([][]byte, tcpDepth)
+	for i := range bufs {
+		bufs[i] = make([]byte, size)
+		for j := range bufs[i] {
+			bufs[i][j] = byte(i + j)
+		}
+	}
+	return bufs
+}
+
+// tcpPing bounces size bytes for d and returns seconds per round trip.
+func tcpPing(size int, d time.Duration) (float64, error) {
+	client, server, err := tcpPair()
+	if err != nil {
+		return 0, err
+	}
+	defer client.Close()
+	defer server.Close()
+	var g errgroup.Group
+	g.Go(func() error {
+		b := make([]byte, size)
+		for {
+			if _, err := io.ReadFull(server, b); err == io.EOF {
+				return nil
+			} else if err != nil {
+				return err
+			}
+			if _, err := server.Write(b); err != nil {
+				return err
+			}
+		}
+	})
+	b := make([]byte, size)
+	begin, n := time.Now(), 0
+	for time.Since(begin) < d {
+		if _, err := client.Write(b); err != nil {
+			return 0, err
+		}
+		if _, err := io.ReadFull(client, b); err != nil {
+			return 0, err
+		}
+		n++
+	}
+	took := time.Since(begin).Seconds() / float64(n)
+	if err := client.Close(); err != nil {
+		return 0, err
+	}
+	return took, g.Wait()
+}

@@ -363,7 +363,7 @@ func (a *Arena) giveBackStray(s uint32, o *owner, charged bool, size int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if charged {
-		o.avail += size
+		o.refund(size)
 	}
 	a.slots[s].claim(1, inChunk)
 	a.freeSlot(s)
@@ -400,7 +400,11 @@ func (a *Arena) takeSlow(s uint32, n int, o Owner, m uint64) RDMABuffer {
 // put takes back a slot whose last reference has just gone. m is its meta and
 // cl its class, read while it was referenced: it may be somebody else's now.
 func (a *Arena) put(s uint32, m uint64, cl uint8) {
-	if a.chunks[s>>a.chunkShift].pool != poolGeneral || a.gate.Load() != 0 {
+	var o *owner // whose quota it was
+	if metaCharged(m) {
+		o = a.owner(ownerOf(m))
+	}
+	if a.chunks[s>>a.chunkShift].pool != poolGeneral || a.gate.Load() != 0 || o != nil && o.over.Load() {
 		a.putSlow(s, m, cl)
 		return
 	}
@@ -417,13 +421,13 @@ func (a *Arena) put(s uint32, m uint64, cl uint8) {
 		k = a.cores.lock()
 	}
 	excess := false
-	if metaCharged(m) {
-		excess = a.owner(ownerOf(m)).credit(k, int64(a.sizes[cl]))
+	if o != nil {
+		excess = o.credit(k, int64(a.sizes[cl]))
 	}
 	if k.push(cl, s, a.cores.limit[cl]) {
 		a.cores.unpin(k)
 		if excess || a.gate.Load() != 0 {
-			a.putExcess(m, excess)
+			a.putExcess(o, excess)
 		}
 		return
 	}
@@ -434,7 +438,7 @@ func (a *Arena) put(s uint32, m uint64, cl uint8) {
 	a.mu.Lock()
 	a.uncache(some[:n+1])
 	if excess {
-		a.recall(a.owner(ownerOf(m)))
+		a.recall(o)
 	}
 	a.settle()
 	a.mu.Unlock()
@@ -445,7 +449,7 @@ func (a *Arena) putSlow(s uint32, m uint64, cl uint8) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if metaCharged(m) {
-		a.owner(ownerOf(m)).avail += int64(a.sizes[cl])
+		a.owner(ownerOf(m)).refund(int64(a.sizes[cl]))
 	}
 	a.uncache([]uint32{s})
 	if a.gate.Load() != 0 {
@@ -456,11 +460,11 @@ func (a *Arena) putSlow(s uint32, m uint64, cl uint8) {
 
 // putExcess is what put has to do beyond the caches: a lease has grown too
 // much, or somebody waits.
-func (a *Arena) putExcess(m uint64, excess bool) {
+func (a *Arena) putExcess(o *owner, excess bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if excess {
-		a.recall(a.owner(ownerOf(m)))
+		a.recall(o)
 	}
 	a.settle()
 }
@@ -471,7 +475,7 @@ func (a *Arena) retire(m uint64, cl uint8) {
 	defer a.mu.Unlock()
 	size := int64(a.sizes[cl])
 	if metaCharged(m) {
-		a.owner(ownerOf(m)).avail += size
+		a.owner(ownerOf(m)).refund(size)
 	}
 	a.out -= size
 	a.total -= size

@@ -29,7 +29,7 @@ func (a *Arena) Attach(ctx context.Context, pd *verbs.PD) error {
 	closing := a.closing
 	a.mu.Unlock()
 	if closing {
-		return ErrClosed
+		return errArenaClosed
 	}
 	if a.Attached(pd) {
 		return nil

@@ -91,13 +91,13 @@ func (a *Arena) failAll() {
 	for _, o := range *a.owners.Load() {
 		for w := o.queue.first; w != nil; w = o.queue.first {
 			o.queue.remove(w)
-			a.finish(w, ErrClosed)
+			a.finish(w, errArenaClosed)
 		}
 	}
 	for i := range a.lines {
 		for w := a.lines[i].first; w != nil; w = a.lines[i].first {
 			a.lines[i].remove(w)
-			a.finish(w, ErrClosed)
+			a.finish(w, errArenaClosed)
 		}
 	}
 	a.undrain()

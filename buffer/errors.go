@@ -2,6 +2,7 @@ package buffer
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/argonaut-rdma/argonaut/verbs"
 )
@@ -21,6 +22,8 @@ var (
 	ErrQuota = errors.New("owner's quota exceeded")
 	// ErrExhausted: no memory is free and Config.FailWhenFull is set.
 	ErrExhausted = errors.New("arena exhausted")
+
+	errArenaClosed = fmt.Errorf("buffer: the arena is closed or closing: %w", ErrClosed)
 )
 
 // LimitError says that a limit of the system or of a device is too low. It

@@ -11,10 +11,10 @@ import (
 // It holds a reference to the buffer from Grant until Revoke. Its methods are
 // safe for concurrent use.
 type Grant struct {
-	mu sync.Mutex
-	b  RDMABuffer // zero: revoked
-	at *attachment
-	mr *verbs.MR
+	mu  sync.Mutex
+	b   RDMABuffer // zero: revoked
+	at  *attachment
+	key verbs.MR
 }
 
 // Grant makes a scoped key for exactly b's bytes with the remote rights acc
@@ -30,7 +30,8 @@ func (b RDMABuffer) Grant(qp *verbs.QP, acc verbs.Access) (*Grant, error) {
 	return g, nil
 }
 
-// GrantInto is Grant into a Grant of the caller's, zero or revoked.
+// GrantInto is Grant into a Grant of the caller's, zero or revoked, which it
+// reuses without allocating.
 func (b RDMABuffer) GrantInto(g *Grant, qp *verbs.QP, acc verbs.Access) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -56,14 +57,14 @@ func (b RDMABuffer) GrantInto(g *Grant, qp *verbs.QP, acc verbs.Access) error {
 		return fmt.Errorf("%w: the arena is being detached from the PD of the QP", ErrClosed)
 	}
 	ref := b.Retain()
-	mr, err := at.mrs[b.slot>>a.rgnShift].Scope(qp, a.offset(b.num())+uint64(b.off()), uint64(b.size()), acc)
-	if err != nil {
+	mr := at.mrs[b.slot>>a.rgnShift]
+	if err := mr.ScopeInto(&g.key, qp, a.offset(b.num())+uint64(b.off()), uint64(b.size()), acc); err != nil {
 		ref.Release()
 		at.grants.Add(-1)
 		return err
 	}
 	a.grants.Add(1)
-	g.b, g.at, g.mr = ref, at, mr
+	g.b, g.at = ref, at
 	return nil
 }
 
@@ -71,20 +72,20 @@ func (b RDMABuffer) GrantInto(g *Grant, qp *verbs.QP, acc verbs.Access) error {
 func (g *Grant) RKey() uint32 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.mr == nil {
+	if g.b.IsZero() {
 		return 0
 	}
-	return g.mr.RKey()
+	return g.key.RKey()
 }
 
 // Addr is the address of the first byte, as the peer uses it; 0 once revoked.
 func (g *Grant) Addr() uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.mr == nil {
+	if g.b.IsZero() {
 		return 0
 	}
-	return g.mr.Addr()
+	return g.key.Addr()
 }
 
 // Len is the number of bytes granted; 0 once revoked.
@@ -111,13 +112,13 @@ func (g *Grant) Revoke() error {
 	if g.b.IsZero() {
 		return nil
 	}
-	if err := deregister(g.mr); err != nil {
+	if err := deregister(&g.key); err != nil {
 		return err
 	}
 	g.at.grants.Add(-1)
 	g.b.a.grants.Add(-1)
 	b := g.b
-	g.b, g.at, g.mr = RDMABuffer{}, nil, nil
+	g.b, g.at = RDMABuffer{}, nil
 	b.Release()
 	return nil
 }

@@ -21,8 +21,15 @@ func newArena(tb testing.TB, cfg Config) *Arena {
 	a, err := New(cfg)
 	require.NoError(tb, err)
 	tb.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		if tb.Failed() { // what is held stays so
+			cancel()
+			_ = a.Close(ctx)
+			return
+		}
 		check(tb, a)
-		require.NoError(tb, a.Close(context.Background()))
+		require.NoError(tb, a.Close(ctx))
 	})
 	return a
 }

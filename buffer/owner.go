@@ -22,6 +22,7 @@ const (
 type owner struct {
 	name   string
 	quota  atomic.Int64 // 0: no limit
+	over   atomic.Bool  // avail is negative: what comes back is not leased
 	leases []lease      // per core
 
 	// Under Arena.mu.
@@ -65,11 +66,12 @@ func (a *Arena) Owner(name string, quota int64) Owner {
 }
 
 func (a *Arena) setQuota(id Owner, o *owner, quota int64) {
+	old := o.quota.Load()
 	if id <= Control {
 		panic(fmt.Sprintf("buffer: quota for owner %q, which has none", o.name))
 	}
-	o.avail += quota - o.quota.Load()
 	o.quota.Store(quota)
+	o.refund(quota - old)
 	a.recall(o)
 	a.serve()
 }
@@ -115,9 +117,15 @@ func (o *owner) credit(k *core, size int64) (excess bool) {
 func (a *Arena) recall(o *owner) {
 	for i := range o.leases {
 		if l := &o.leases[i].left; l.Load() != 0 {
-			o.avail += l.Swap(0)
+			o.refund(l.Swap(0))
 		}
 	}
+}
+
+// refund adds to what is left of o's quota. Under Arena.mu.
+func (o *owner) refund(size int64) {
+	o.avail += size
+	o.over.Store(o.avail < 0)
 }
 
 // chargeLocked spends size bytes of o's quota and leases another block to core

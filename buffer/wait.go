@@ -172,7 +172,7 @@ func (a *Arena) acquire(ctx context.Context, w *waiter) error {
 	a.mu.Lock()
 	if a.closing {
 		a.mu.Unlock()
-		return ErrClosed
+		return errArenaClosed
 	}
 	w.done = make(chan struct{})
 	o := a.owner(w.owner)
@@ -213,7 +213,7 @@ func (a *Arena) acquire(ctx context.Context, w *waiter) error {
 // before waits for the same. Under Arena.mu.
 func (a *Arena) grab(w *waiter, core int) error {
 	if a.closing {
-		return ErrClosed
+		return errArenaClosed
 	}
 	o := a.owner(w.owner)
 	if q := o.quota.Load(); q != 0 {
@@ -288,7 +288,7 @@ func (a *Arena) giveBack(w *waiter) {
 	a.giveBackSlots(w)
 	if w.charged {
 		w.charged = false
-		a.owner(w.owner).avail += w.bytes
+		a.owner(w.owner).refund(w.bytes)
 	}
 }
 

@@ -95,7 +95,14 @@ func (c *Conn) event(ev verbs.Event) {
 	case verbs.EventQPReqErr, verbs.EventQPAccessErr:
 		err = c.fault(FaultPeer, fmt.Errorf("%v", ev.Type))
 	case verbs.EventQPFatal:
-		err = c.fault(FaultLocal, fmt.Errorf("%v", ev.Type))
+		// A request of ours that is wrong shows as a completion, which counts
+		// more. Without one, where the device does not report a remote violation
+		// on the request, the peer has terminated the connection over it.
+		kind := FaultLocal
+		if !c.e.caps.RemoteViolationOnWR {
+			kind = FaultPeer
+		}
+		err = c.fault(kind, fmt.Errorf("%v", ev.Type))
 	default:
 		return
 	}

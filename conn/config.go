@@ -25,7 +25,8 @@ type Config struct {
 	// the peer may make: 4 KiB to 1 MiB. Default 128 KiB.
 	RecvSize int
 	// Credits is how many receive buffers a connection has: 8 to 1024. Default
-	// 32.
+	// 16. Credits times RecvSize is how much a peer can send ahead: more than
+	// the path holds only takes cache.
 	Credits int
 	// RecvBuffers bounds the receive buffers of all connections; connections
 	// that would exceed it are refused. Default 4096; negative: no bound but
@@ -121,7 +122,7 @@ func (c *Config) resolve(caps *verbs.Caps) error {
 	}
 	c.Spin = max(c.Spin, 0)
 	def(&c.RecvSize, 128<<10)
-	def(&c.Credits, 32)
+	def(&c.Credits, 16)
 	def(&c.RecvBuffers, 4096)
 	if c.RecvBuffers < 0 {
 		c.RecvBuffers = math.MaxInt

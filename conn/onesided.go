@@ -195,7 +195,6 @@ func (c *Conn) Read(ctx context.Context, dst *buffer.List, src Grant, off uint64
 	if c.e.caps.ReadSinkNeedsRemoteWrite {
 		return fmt.Errorf("%w: %s reads only into remotely writable memory", ErrNotSupported, c.e.caps.Name)
 	}
-	c.stats.oneSidedReads.Add(1)
 	return c.transfer(ctx, true, dst, src, off)
 }
 
@@ -208,7 +207,6 @@ func (c *Conn) Write(ctx context.Context, dst Grant, off uint64, src *buffer.Lis
 	if !dst.Write {
 		return fmt.Errorf("%w: the grant is for reading", verbs.ErrInvalid)
 	}
-	c.stats.oneSidedWrites.Add(1)
 	return c.transfer(ctx, false, src, dst, off)
 }
 
@@ -239,6 +237,11 @@ func (c *Conn) transfer(ctx context.Context, read bool, l *buffer.List, g Grant,
 	o.remote = append(o.remote, remoteRange{g.Addr + off, n, g.RKey})
 	c.startOp(o)
 	c.mu.Unlock()
+	if read {
+		c.stats.oneSidedReads.Add(1)
+	} else {
+		c.stats.oneSidedWrites.Add(1)
+	}
 
 	var err error
 	select {

@@ -1,0 +1,211 @@
+package conn
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/buffer"
+)
+
+// TestAdmit: messages that are not admitted wait, with all behind them, whatever
+// way they came, and the sender's credits run out; Resume lets them through in
+// order.
+func TestAdmit(t *testing.T) {
+	each(t, func(t *testing.T, cfg nodeConfig) {
+		var open atomic.Bool
+		var asked atomic.Int64
+		theirs := cfg
+		theirs.Admit = func(c *Conn, head []byte, payload int64) bool {
+			asked.Add(1)
+			return open.Load() || string(head) == "first"
+		}
+		p := newPair(t, cfg, theirs)
+		p.b.expect(p.ba, "first", p.a.send(p.ab, "first", 100))
+		const n = 60
+		sizes := []int{100, 200_000, 5000}
+		sent := make(chan []byte, n)
+		go func() {
+			for i := range n {
+				sent <- p.a.send(p.ab, fmt.Sprint(i), sizes[i%len(sizes)])
+			}
+		}()
+		require.Eventually(t, func() bool { return p.ba.Stats().Parks == 1 && p.ab.Stats().SendWaits > 0 }, wait, time.Millisecond)
+		require.Empty(t, p.b.messages)
+		p.ba.Resume() // asked again, and refused again
+		require.Eventually(t, func() bool { return asked.Load() == 3 }, wait, time.Millisecond)
+		require.Empty(t, p.b.messages)
+		open.Store(true)
+		p.ba.Resume()
+		for i := range n {
+			p.b.expect(p.ba, fmt.Sprint(i), <-sent)
+		}
+		require.EqualValues(t, n+3, asked.Load(), "admitted messages are asked about once")
+		p.a.expect(p.ab, "back", p.b.send(p.ba, "back", 300_000))
+		require.NoError(t, p.ab.Err())
+	})
+}
+
+// TestParkedClose: a connection that ends while messages are parked gives
+// everything back.
+func TestParkedClose(t *testing.T) {
+	each(t, func(t *testing.T, cfg nodeConfig) {
+		theirs := cfg
+		theirs.Admit = func(*Conn, []byte, int64) bool { return false }
+		p := newPair(t, cfg, theirs)
+		for i := range 3 {
+			p.a.send(p.ab, fmt.Sprint(i), 3000)
+		}
+		require.Eventually(t, func() bool { return p.ba.Stats().Parks > 0 }, wait, time.Millisecond)
+		p.ab.Close()
+		get(t, p.b.faults)
+		get(t, p.ba.Done())
+		require.Empty(t, p.b.messages)
+	})
+}
+
+// TestMemory: a receiver whose arena is used up holds the sender back, and goes
+// on when memory comes back.
+func TestMemory(t *testing.T) {
+	each(t, func(t *testing.T, cfg nodeConfig) {
+		theirs := cfg
+		theirs.budget = 4 << 20
+		kept := make(chan *buffer.List, 1000)
+		theirs.OnMessage = func(_ *Conn, m Message) { kept <- m.Payload }
+		p := newPair(t, cfg, theirs)
+		const n, size = 120, 100_000
+		sent := make(chan []byte, n)
+		go func() {
+			for i := range n {
+				sent <- p.a.send(p.ab, fmt.Sprint(i), size)
+			}
+		}()
+		require.Eventually(t, func() bool { return p.b.Stats().MemoryWaits > 0 && p.ab.Stats().SendWaits > 0 }, wait, time.Millisecond)
+		require.NoError(t, p.ab.Err())
+		for range n {
+			l := get(t, kept)
+			require.Equal(t, string(<-sent), string(bytesOf(l)))
+			l.Release()
+		}
+		require.NoError(t, p.ab.Err())
+	})
+}
+
+// TestMemoryClose: closing while a receive waits for memory ends the wait.
+func TestMemoryClose(t *testing.T) {
+	each(t, func(t *testing.T, cfg nodeConfig) {
+		theirs := cfg
+		theirs.budget = 4 << 20
+		kept := make(chan *buffer.List, 1000)
+		theirs.OnMessage = func(_ *Conn, m Message) { kept <- m.Payload }
+		p := newPair(t, cfg, theirs)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for {
+				l, _ := p.a.list(100_000)
+				if p.ab.Send(ctx, Message{Payload: l}) != nil {
+					l.Release()
+					return
+				}
+			}
+		}()
+		require.Eventually(t, func() bool { return p.b.Stats().MemoryWaits > 0 && p.ab.Stats().SendWaits > 0 }, wait, time.Millisecond)
+		require.NoError(t, p.b.Endpoint.Close())
+		cancel()
+		<-done
+		for len(kept) > 0 {
+			(<-kept).Release()
+		}
+	})
+}
+
+// TestWritable: TrySend that found no room is told when there is.
+func TestWritable(t *testing.T) {
+	each(t, func(t *testing.T, cfg nodeConfig) {
+		writable := make(chan struct{}, 1)
+		ours := cfg
+		ours.SendDepth = 8
+		ours.OnWritable = func(*Conn) {
+			select {
+			case writable <- struct{}{}:
+			default:
+			}
+		}
+		p := newPair(t, ours, cfg)
+		waited := 0
+		var sent [][]byte
+		for range 500 {
+			l, data := p.a.list(30_000)
+			for {
+				ok, err := p.ab.TrySend(Message{Head: []byte("x"), Payload: l})
+				require.NoError(t, err)
+				if ok {
+					break
+				}
+				waited++
+				get(t, writable)
+			}
+			sent = append(sent, data)
+			if len(sent) == 20 {
+				for _, data := range sent {
+					p.b.expect(p.ba, "x", data)
+				}
+				sent = sent[:0]
+			}
+		}
+		require.NotZero(t, waited)
+	})
+}
+
+// TestNoAllocations: eager messages and their round trips allocate nothing on
+// either side in steady state. A rendezvous does: the keys of its grants.
+func TestNoAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	for name, c := range map[string]struct {
+		cfg  Config
+		size int
+	}{
+		"64 B":      {Config{}, 64},
+		"copied":    {Config{}, 1000},
+		"eager":     {Config{}, 10_000},
+		"fragments": {Config{Rendezvous: -1}, 100_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			back := make(chan struct{}, 1)
+			echo := nodeConfig{Config: c.cfg}
+			echo.OnMessage = func(c *Conn, m Message) {
+				if ok, err := c.TrySend(Message{Head: m.Head, Payload: m.Payload}); !ok || err != nil {
+					t.Error("no room for a reply", err)
+				}
+			}
+			ours := nodeConfig{Config: c.cfg}
+			ours.OnMessage = func(_ *Conn, m Message) {
+				m.Payload.Release()
+				back <- struct{}{}
+			}
+			p := newPair(t, ours, echo)
+			l, _ := p.a.list(c.size)
+			defer l.Release()
+			var head [64]byte
+			ctx := context.Background()
+			round := func() {
+				if err := p.ab.Send(ctx, Message{Head: head[:], Payload: l.Share()}); err != nil {
+					panic(err)
+				}
+				<-back
+			}
+			for range 200 {
+				round()
+			}
+			require.Zero(t, testing.AllocsPerRun(500, round))
+		})
+	}
+}

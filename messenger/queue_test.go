@@ -1,0 +1,166 @@
+package messenger
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func TestQueueByPriority(t *testing.T) {
+	var q sendQueue
+	m := func(p uint16, tid uint64) *Message { return &Message{Priority: p, TID: tid} }
+	q.push(entry{m: m(127, 1), size: 10})
+	q.push(entry{m: m(255, 2), size: 10})
+	q.push(entry{m: m(64, 3), size: 10})
+	q.push(entry{m: m(127, 4), size: 10})
+	q.push(entry{kind: entryKeepalive})
+	require.Equal(t, 4, q.messages)
+	require.EqualValues(t, 40, q.bytes)
+	e, ok := q.pop()
+	require.True(t, ok)
+	require.Equal(t, entryKeepalive, e.kind)
+	for _, tid := range []uint64{2, 1, 4, 3} {
+		e, ok := q.pop()
+		require.True(t, ok)
+		require.Equal(t, tid, e.m.TID)
+	}
+	_, ok = q.pop()
+	require.False(t, ok)
+	require.True(t, q.empty())
+	require.Zero(t, q.bytes)
+}
+
+func TestRingIsAQueue(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var r ring[int]
+		var model []int
+		n := 0
+		t.Repeat(map[string]func(*rapid.T){
+			"push": func(*rapid.T) { r.push(n); model = append(model, n); n++ },
+			"pop": func(t *rapid.T) {
+				v, ok := r.pop()
+				require.Equal(t, len(model) > 0, ok)
+				if ok {
+					require.Equal(t, model[0], v)
+					model = model[1:]
+				}
+			},
+			"": func(t *rapid.T) {
+				require.Equal(t, len(model), r.n)
+				if len(model) > 0 {
+					require.Equal(t, model[0], *r.peek())
+				}
+			},
+		})
+	})
+}
+
+func TestSessionNumbers(t *testing.T) {
+	s := session{}
+	seq, ack := s.send()
+	require.EqualValues(t, 1, seq)
+	require.Zero(t, ack)
+	v, need := s.receive(1, 1)
+	require.Equal(t, deliver, v)
+	require.True(t, need)
+	require.EqualValues(t, 1, s.acked)
+	require.EqualValues(t, 1, s.ack())
+	require.Zero(t, s.ack(), "told already")
+	v, _ = s.receive(1, 1)
+	require.Equal(t, duplicate, v)
+	v, _ = s.receive(5, 9)
+	require.Equal(t, deliver, v, "a gap")
+	require.EqualValues(t, 1, s.acked, "a peer can not acknowledge what was not sent")
+	_, ack = s.send()
+	require.EqualValues(t, 5, ack)
+	require.Zero(t, s.ack(), "the message told it")
+	s.lossy = true
+	_, need = s.receive(6, 0)
+	require.False(t, need)
+}
+
+func TestMessageReferences(t *testing.T) {
+	m := NewMessage(1)
+	m.Retain()
+	m.Release()
+	freed := false
+	m.done = func() { freed = true }
+	m.Release()
+	require.True(t, freed)
+	require.Panics(t, func() { (&Message{}).Release() })
+	require.Panics(t, func() { (&Message{}).Retain() })
+}
+
+func TestExtension(t *testing.T) {
+	var m Message
+	require.NoError(t, m.decodeExtension([]byte{99, 1, 0}), "unknown kinds are skipped")
+	require.NoError(t, m.decodeExtension([]byte{extDeadline, 8, 255, 255, 255, 255, 255, 255, 255, 255}))
+	require.False(t, m.deadline.IsZero())
+	for _, bad := range [][]byte{{1}, {1, 8, 0}, {extDeadline, 4, 0, 0, 0, 0}} {
+		require.ErrorIs(t, m.decodeExtension(bad), ErrProtocol)
+	}
+}
+
+func FuzzExtension(f *testing.F) {
+	f.Add([]byte{extDeadline, 8, 1, 2, 3, 4, 5, 6, 7, 8})
+	f.Fuzz(func(t *testing.T, p []byte) { _ = new(Message).decodeExtension(p) })
+}
+
+func TestGrantsCode(t *testing.T) {
+	gs := []Grant{{Addr: 1, Len: 2, RKey: 3, Epoch: 4, Write: true}, {Addr: 5, Len: 6, RKey: 7, Epoch: 8}}
+	p := AppendGrants(nil, gs)
+	require.Len(t, p, 4+2*GrantLen)
+	got, rest, err := DecodeGrants(nil, append(p, "rest"...))
+	require.NoError(t, err)
+	require.Equal(t, gs, got)
+	require.Equal(t, "rest", string(rest))
+	for n := range p {
+		_, _, err := DecodeGrants(nil, p[:n])
+		require.ErrorIs(t, err, ErrInvalid)
+	}
+	_, _, err = DecodeGrants(nil, []byte{255, 255, 255, 255})
+	require.ErrorIs(t, err, ErrInvalid)
+}
+
+func FuzzGrants(f *testing.F) {
+	f.Add(AppendGrants(nil, []Grant{{Addr: 1, Len: 2}}))
+	f.Fuzz(func(t *testing.T, p []byte) {
+		gs, rest, err := DecodeGrants(nil, p)
+		if err != nil {
+			return
+		}
+		again, _, err := DecodeGrants(nil, AppendGrants(nil, gs))
+		require.NoError(t, err)
+		require.Equal(t, gs, again)
+		require.Len(t, rest, len(p)-4-len(gs)*GrantLen)
+	})
+}
+
+func TestAddrs(t *testing.T) {
+	v, err := ParseAddrs("iwarp://127.0.0.1:1, tcp://[::1]:2")
+	require.NoError(t, err)
+	require.Equal(t, AddrVec{{URL: "iwarp://127.0.0.1:1"}, {URL: "tcp://[::1]:2"}}, v)
+	require.Equal(t, "iwarp", v[0].Scheme())
+	require.Equal(t, "[::1]:2", v[1].HostPort())
+	for _, a := range []string{"tcp://192.0.2.1:6800", "iwarp://192.0.2.1:6800", "rdma://[2001:db8::1]:7000"} {
+		x := EntityAddr{URL: a, Nonce: 9}
+		require.Equal(t, x, fromWire(x.toWire()))
+	}
+	for _, bad := range []string{"", "host:1", "tcp://host", "tcp://host:http", "://h:1", "tcp://h:65536"} {
+		_, err := ParseAddr(bad)
+		require.ErrorIs(t, err, ErrInvalid, bad)
+	}
+}
+
+func TestEntityNames(t *testing.T) {
+	for _, s := range []string{"osd.0", "client.?", "mon.7"} {
+		n, err := ParseEntityName(s)
+		require.NoError(t, err)
+		require.Equal(t, s, n.String())
+	}
+	for _, s := range []string{"", "osd", "osd.", "osd.-1", "disk.1"} {
+		_, err := ParseEntityName(s)
+		require.ErrorIs(t, err, ErrInvalid)
+	}
+}

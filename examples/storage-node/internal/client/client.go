@@ -1,0 +1,325 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/argonaut-rdma/argonaut/buffer"
+	"github.com/argonaut-rdma/argonaut/examples/storage-node/internal/store"
+	"github.com/argonaut-rdma/argonaut/examples/storage-node/internal/wire"
+	"github.com/argonaut-rdma/argonaut/messenger"
+)
+
+// Config says how a client works. The zero value is the default.
+type Config struct {
+	// Timeout bounds each step that the node has to do: connecting, a window, a commit. Default 30 s.
+	Timeout time.Duration
+	// Windows is how many windows a transfer has under way, at most what the node allows. Default 4.
+	Windows int
+}
+
+const (
+	defaultTimeout = 30 * time.Second
+	defaultWindows = 4
+	revokeTimeout  = 5 * time.Second
+)
+
+// Client is a connection to one node. Its methods are safe for concurrent use.
+type Client struct {
+	cfg   Config
+	node  string // its address, for messages
+	arena *buffer.Arena
+	owner buffer.Owner
+	conn  *messenger.Connection
+	gone  context.Context // ends when the connection has
+}
+
+// Error says what was asked of which node, and why it failed.
+type Error struct {
+	Op   string // "connect", "put", "get", "stat", "remove", "list"
+	Key  string // empty where it is about no object
+	Node string
+	Err  error
+}
+
+func (e *Error) Error() string {
+	var status *StatusError
+	if errors.As(e.Err, &status) && status.Words != "" {
+		return status.Words + " (node " + e.Node + ")"
+	}
+	s := e.Op
+	if e.Key != "" {
+		s += fmt.Sprintf(" %q", e.Key)
+	}
+	return s + ": " + e.Err.Error() + " (node " + e.Node + ")"
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// StatusError is the node's answer to a request that failed. It matches its Status.
+type StatusError struct {
+	Status wire.Status
+	Words  string // the node's own; may be empty
+}
+
+func (e *StatusError) Error() string {
+	if e.Words != "" {
+		return e.Words
+	}
+	return e.Status.Error()
+}
+
+// Unwrap returns the status.
+func (e *StatusError) Unwrap() error { return e.Status }
+
+// ErrChecksum: data from the node does not have the checksum that it sent with it.
+var ErrChecksum = errors.New("data was damaged on its way from the node")
+
+// ErrGone: the connection to the node has ended before its answer.
+var ErrGone = errors.New("lost the connection to the node")
+
+// watcher notices connections that come to nothing, or to an end.
+type watcher struct {
+	messenger.BaseDispatcher
+	end func(error)
+}
+
+func (w *watcher) HandleRefused(*messenger.Connection) {
+	w.end(errors.New("nobody listens there: is the node running, and is it this address?"))
+}
+
+func (w *watcher) HandleReset(*messenger.Connection) { w.end(ErrGone) }
+
+// Dial connects to a node. It blocks until the connection is ready, at most for cfg.Timeout. The messenger is the
+// client's own: nothing else may be connected to through it. It and the arena stay the caller's.
+func Dial(ctx context.Context, m *messenger.Messenger, a *buffer.Arena, addrs messenger.AddrVec, cfg Config) (*Client, error) {
+	if cfg.Timeout == 0 {
+		cfg.Timeout = defaultTimeout
+	}
+	if cfg.Windows == 0 {
+		cfg.Windows = defaultWindows
+	}
+	c := &Client{cfg: cfg, arena: a, owner: a.Owner("transfers", 0)}
+	if len(addrs) > 0 {
+		c.node = addrs[0].URL
+	}
+	gone, end := context.WithCancelCause(context.Background())
+	c.gone = gone
+	m.AddDispatcher(&watcher{end: end})
+	m.SetPolicy(messenger.OSD, messenger.LossyClient())
+	conn, err := m.ConnectTo(messenger.OSD, addrs)
+	if err != nil {
+		return nil, &Error{Op: "connect", Node: c.node, Err: err}
+	}
+	c.conn = conn
+	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+	defer cancel()
+	ctx, cause := context.WithCancelCause(ctx)
+	defer cause(nil)
+	defer context.AfterFunc(gone, func() { cause(context.Cause(gone)) })()
+	if err := conn.Ready(ctx); err != nil {
+		conn.MarkDown()
+		if gone.Err() != nil {
+			err = errors.Join(context.Cause(gone), conn.Err())
+		}
+		return nil, &Error{Op: "connect", Node: c.node, Err: err}
+	}
+	return c, nil
+}
+
+// Close ends the connection.
+func (c *Client) Close() { c.conn.MarkDown() }
+
+func (c *Client) fail(op, key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var e *Error
+	if errors.As(err, &e) {
+		return err
+	}
+	return &Error{Op: op, Key: key, Node: c.node, Err: err}
+}
+
+// checkKey refuses keys that no node accepts: they might not even fit into a request.
+func checkKey(op, key string) error {
+	if err := store.CheckKey(key); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	return nil
+}
+
+type appender interface{ Append(b []byte) []byte }
+type decoder interface{ Decode(p []byte) error }
+
+// call sends a request, with data (taken, whatever happens) where there is some, and decodes the answer into body, which
+// is nil where there is none to come. It returns the data of the answer, which is the caller's.
+func (c *Client) call(ctx context.Context, t uint16, req appender, data *buffer.List, body decoder) (*buffer.List, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	m := messenger.NewMessage(t)
+	m.Front = req.Append(m.Front)
+	m.Data = data
+	r, err := c.conn.Call(ctx, m)
+	if err != nil {
+		m.Release()
+		switch {
+		case c.gone.Err() != nil:
+			return nil, fmt.Errorf("%w: %w", ErrGone, err)
+		case errors.Is(err, context.DeadlineExceeded):
+			return nil, fmt.Errorf("no answer within %v: %w", c.cfg.Timeout, err)
+		}
+		return nil, err
+	}
+	defer r.Release()
+	status, words, err := wire.DecodeReply(r.Front)
+	if err != nil {
+		return nil, err
+	}
+	if status != wire.StatusOK {
+		return nil, &StatusError{Status: status, Words: words}
+	}
+	if body != nil {
+		if err := body.Decode(r.Front); err != nil {
+			return nil, err
+		}
+	}
+	data, r.Data = r.Data, nil
+	return data, nil
+}
+
+// simple is call without data.
+func (c *Client) simple(ctx context.Context, t uint16, req appender, body decoder) error {
+	data, err := c.call(ctx, t, req, nil, body)
+	if data != nil {
+		data.Release()
+	}
+	return err
+}
+
+// Stat describes an object.
+func (c *Client) Stat(ctx context.Context, key string) (wire.Info, error) {
+	if err := checkKey("stat", key); err != nil {
+		return wire.Info{}, err
+	}
+	var r wire.InfoReply
+	err := c.simple(ctx, wire.TypeStat, &wire.KeyRequest{Key: key}, &r)
+	return r.Info, c.fail("stat", key, err)
+}
+
+// Remove deletes an object.
+func (c *Client) Remove(ctx context.Context, key string) error {
+	if err := checkKey("remove", key); err != nil {
+		return err
+	}
+	return c.fail("remove", key, c.simple(ctx, wire.TypeRemove, &wire.KeyRequest{Key: key}, nil))
+}
+
+// List calls f for each object whose key starts with prefix, in the order of the keys, until f returns an error.
+func (c *Client) List(ctx context.Context, prefix string, f func(wire.Info) error) error {
+	if len(prefix) > store.MaxKeyLen {
+		return checkKey("list", prefix)
+	}
+	after := ""
+	for {
+		var r wire.ListReply
+		if err := c.simple(ctx, wire.TypeList, &wire.ListRequest{Prefix: prefix, After: after}, &r); err != nil {
+			return c.fail("list", "", err)
+		}
+		for _, i := range r.Infos {
+			if err := f(i); err != nil {
+				return err
+			}
+			after = i.Key
+		}
+		if !r.More || len(r.Infos) == 0 {
+			return nil
+		}
+	}
+}
+
+// Report asks the node for its state.
+func (c *Client) Report(ctx context.Context) (wire.NodeReply, error) {
+	var r wire.NodeReply
+	err := c.simple(ctx, wire.TypeNode, &wire.NodeRequest{}, &r)
+	return r, c.fail("stat", "", err)
+}
+
+// withGrant lets the node read, or write, the first n bytes of b while f runs. When it has returned nil the node can not
+// reach them any more.
+func (c *Client) withGrant(ctx context.Context, b buffer.RDMABuffer, n int, write bool, f func([]messenger.Grant) error) error {
+	list := buffer.NewList(b.Retain().Slice(0, n))
+	defer list.Release()
+	grants, err := c.conn.Grant(ctx, list, write)
+	if err != nil {
+		return err
+	}
+	err = f(grants)
+	// Also when ctx has ended: while a grant lives the buffer is not ours.
+	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeTimeout)
+	defer cancel()
+	if rerr := c.conn.Revoke(rctx, grants); rerr != nil && err == nil {
+		err = rerr
+	}
+	return err
+}
+
+// ring is the buffers of a transfer, used in turn, one window in each.
+type ring struct {
+	bufs    []buffer.RDMABuffer
+	results []chan error // of the window in that buffer: one value per window
+	busy    []bool
+}
+
+// newRing takes n buffers of window bytes.
+func (c *Client) newRing(ctx context.Context, n, window int) (*ring, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	r := &ring{}
+	for range n {
+		b, err := c.arena.Get(ctx, window, c.owner)
+		if err != nil {
+			r.release()
+			return nil, fmt.Errorf("memory for %d windows: %w", n, err)
+		}
+		r.bufs = append(r.bufs, b)
+		r.results = append(r.results, make(chan error, 1))
+		r.busy = append(r.busy, false)
+	}
+	return r, nil
+}
+
+// start runs f for slot i on a goroutine of its own; wait returns what it returned.
+func (r *ring) start(i int, f func() error) {
+	r.busy[i] = true
+	go func() { r.results[i] <- f() }()
+}
+
+// wait waits for the window of slot i, if there is one.
+func (r *ring) wait(i int) error {
+	if !r.busy[i] {
+		return nil
+	}
+	r.busy[i] = false
+	return <-r.results[i]
+}
+
+// drain waits for all windows that are under way, from slot i on, and returns the first error.
+func (r *ring) drain(i int) error {
+	var first error
+	for k := range r.bufs {
+		if err := r.wait((i + k) % len(r.bufs)); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+func (r *ring) release() {
+	for _, b := range r.bufs {
+		b.Release()
+	}
+}

@@ -1,0 +1,181 @@
+// Package fabric puts the layers of the library together for one process: a device, an arena and a messenger, opened in
+// this order and closed in the other.
+package fabric
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/argonaut-rdma/argonaut/buffer"
+	"github.com/argonaut-rdma/argonaut/conn"
+	"github.com/argonaut-rdma/argonaut/messenger"
+	"github.com/argonaut-rdma/argonaut/verbs"
+	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
+)
+
+// The devices that Config.Device may name.
+const (
+	DeviceIWARP = "iwarp" // the user-space adapter
+	DeviceTCP   = "tcp"   // none: messages over a plain byte stream
+)
+
+// Config says what to open.
+type Config struct {
+	// Name of this process among the peers of its messenger. Required.
+	Name messenger.EntityName
+	// Device is DeviceIWARP (the default) or DeviceTCP. With a device, addresses with tcp:// work as well.
+	Device string
+	// Arena is the budget of registered memory in bytes. Default 64 MiB.
+	Arena int64
+	// Pin locks the arena into memory, as an adapter does.
+	Pin bool
+	// Receive is how many bytes of the arena may be receive buffers of connections. Default half of Arena.
+	Receive int64
+	// Logger gets what no caller can be told. nil: silent.
+	Logger *slog.Logger
+}
+
+// A connection has credits receive buffers of recvSize bytes: a message of the object protocol fits, with its data where it
+// is eager.
+const (
+	recvSize = 64 << 10
+	credits  = 16
+
+	defaultArena = 64 << 20
+	minArena     = 8 << 20
+)
+
+// Fabric is what Open opened.
+type Fabric struct {
+	Device    *verbs.Device // nil for DeviceTCP
+	Arena     *buffer.Arena
+	Messenger *messenger.Messenger
+
+	scheme string
+}
+
+// Open opens device, arena and messenger; on an error nothing stays open. Errors name the part that failed; an arena that
+// the memlock limit forbids is a *buffer.LimitError.
+func Open(cfg Config) (f *Fabric, err error) {
+	if cfg.Arena == 0 {
+		cfg.Arena = defaultArena
+	}
+	if cfg.Arena < minArena {
+		return nil, fmt.Errorf("an arena of %d bytes is too small: at least %d are needed", cfg.Arena, minArena)
+	}
+	if cfg.Receive == 0 {
+		cfg.Receive = cfg.Arena / 2
+	}
+	f = &Fabric{}
+	defer func() {
+		if err != nil {
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel() // nothing has been used: there is nothing to wait for
+			err = errors.Join(err, f.Close(ctx, func(string) {}))
+			f = nil
+		}
+	}()
+	var transports []messenger.Transport
+	switch cfg.Device {
+	case "", DeviceIWARP:
+		f.scheme = messenger.SchemeIWARP
+		if f.Device, err = iwarp.Open(iwarp.Config{Pin: cfg.Pin, Logger: cfg.Logger}); err != nil {
+			return f, fmt.Errorf("opening the device: %w", err)
+		}
+		transports = append(transports, messenger.Transport{Scheme: messenger.SchemeIWARP, Open: func(c conn.Config) (*conn.Endpoint, error) {
+			c.RecvSize = recvSize
+			c.Credits = credits
+			c.RecvBuffers = max(int(cfg.Receive/recvSize), 2*credits)
+			return conn.NewEndpoint(f.Device, f.Arena, c)
+		}})
+	case DeviceTCP:
+		f.scheme = messenger.SchemeTCP
+		if cfg.Pin {
+			return f, errors.New("pinning memory takes a device: leave --pin out or use --device iwarp")
+		}
+	default:
+		return f, fmt.Errorf("unknown device %q: use iwarp or tcp", cfg.Device)
+	}
+	if f.Arena, err = buffer.New(buffer.Config{Budget: cfg.Arena, Logger: cfg.Logger}); err != nil {
+		return f, fmt.Errorf("making the arena: %w", err)
+	}
+	f.Messenger, err = messenger.New(messenger.Config{
+		Name:       cfg.Name,
+		Arena:      f.Arena,
+		Transports: transports,
+		Logger:     cfg.Logger,
+	})
+	if err != nil {
+		return f, fmt.Errorf("starting the messenger: %w", err)
+	}
+	return f, nil
+}
+
+// Addrs parses a comma-separated list of addresses. One without a scheme, host:port, gets that of the device.
+func (f *Fabric) Addrs(s string) (messenger.AddrVec, error) {
+	parts := strings.Split(s, ",")
+	for i, p := range parts {
+		parts[i] = strings.TrimSpace(p)
+		if !strings.Contains(p, "://") {
+			parts[i] = f.scheme + "://" + parts[i]
+		}
+	}
+	return messenger.ParseAddrs(strings.Join(parts, ","))
+}
+
+// QueuePairs counts the queue pairs of the device.
+func (f *Fabric) QueuePairs() int {
+	if f.Device == nil {
+		return 0
+	}
+	n := 0
+	for _, r := range f.Device.Resources() {
+		if r.Kind == verbs.KindQP {
+			n++
+		}
+	}
+	return n
+}
+
+// CloseMessenger is the first half of Close, for who has to end something between messenger and arena.
+func (f *Fabric) CloseMessenger(ctx context.Context, step func(string)) error {
+	if f.Messenger == nil {
+		return nil
+	}
+	m := f.Messenger
+	f.Messenger = nil
+	step("messenger: stop listening, flush, say goodbye, drain and destroy the queue pairs")
+	if err := m.Shutdown(ctx); err != nil {
+		return fmt.Errorf("messenger: %w", err)
+	}
+	return nil
+}
+
+// Close closes messenger, arena and device, in this order, and calls step as the turn of each comes. ctx bounds the
+// waiting for peers and for buffers that are still held. What could not be released is named in the error, and the parts
+// below it are closed nevertheless.
+func (f *Fabric) Close(ctx context.Context, step func(string)) error {
+	errs := []error{f.CloseMessenger(ctx, step)}
+	if f.Arena != nil {
+		step("arena: " + Account(f.Arena.Account()))
+		step("arena: deregister and unmap")
+		if err := f.Arena.Close(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("arena: %w", err))
+		}
+	}
+	if f.Device != nil {
+		step("device: close")
+		if err := f.Device.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("device: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Account is an arena's account in words.
+func Account(a buffer.Account) string {
+	return fmt.Sprintf("posted %d, held %d, free %d, total %d bytes", a.Posted, a.Held, a.Free, a.Total)
+}

@@ -1,0 +1,118 @@
+// Command storage-node is an object store on one machine, and its client: a program that uses every layer of the library.
+//
+//	storage-node serve --listen 127.0.0.1:7471 --data /var/lib/storage-node
+//	storage-node put --server 127.0.0.1:7471 backup/monday monday.tar
+//	storage-node get --server 127.0.0.1:7471 --range 0-1023 backup/monday -
+//	storage-node ls --server 127.0.0.1:7471
+//	storage-node demo
+//
+// README.md has the rest.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/alecthomas/kong"
+)
+
+type cli struct {
+	Serve serveCmd `cmd:"" help:"Run a node."`
+	Put   putCmd   `cmd:"" help:"Store a file as an object."`
+	Get   getCmd   `cmd:"" help:"Fetch an object into a file."`
+	Ls    lsCmd    `cmd:"" help:"List objects."`
+	Stat  statCmd  `cmd:"" help:"Describe an object, or the node."`
+	Rm    rmCmd    `cmd:"" help:"Remove an object."`
+	Demo  demoCmd  `cmd:"" help:"Start a node in a temporary directory, store and fetch objects, and shut it down."`
+
+	Verbose bool `short:"v" help:"Log more."`
+}
+
+// program is what a command may use of the world around it.
+type program struct {
+	ctx    context.Context // ends with the first SIGINT or SIGTERM
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+	log    *slog.Logger
+}
+
+// exit statuses.
+const (
+	exitOK    = 0
+	exitError = 1
+	exitUsage = 2
+)
+
+// errExit carries the status that kong wants to exit with, after help for instance.
+type errExit int
+
+func (e errExit) Error() string { return fmt.Sprintf("exit %d", int(e)) }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), stopSignals...)
+	status := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(status)
+}
+
+// run is the program: it returns the exit status.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) (status int) {
+	var c cli
+	parser, err := kong.New(&c,
+		kong.Name("storage-node"),
+		kong.Description("An object store over RDMA, or over a software adapter that speaks iWARP."),
+		kong.UsageOnError(),
+		kong.Writers(stdout, stderr),
+		kong.Exit(func(status int) { panic(errExit(status)) }),
+	)
+	if err != nil {
+		panic(err) // the struct tags above are wrong
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			e, ok := r.(errExit)
+			if !ok {
+				panic(r)
+			}
+			status = int(e)
+		}
+	}()
+	k, err := parser.Parse(args)
+	if err != nil {
+		fmt.Fprintln(stderr, "storage-node: error:", err)
+		fmt.Fprintln(stderr, "run storage-node --help for the usage")
+		return exitUsage
+	}
+	level := slog.LevelWarn
+	switch {
+	case c.Verbose:
+		level = slog.LevelDebug
+	case k.Command() == "serve":
+		level = slog.LevelInfo
+	}
+	p := &program{
+		ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr,
+		log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level})),
+	}
+	if err := k.Run(p); err != nil {
+		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			err = errors.New("interrupted")
+		}
+		fmt.Fprintln(stderr, "storage-node: error:", err)
+		return exitError
+	}
+	return exitOK
+}
+
+// timeouts of shutting down.
+const (
+	serveShutdown  = 9 * time.Second // in all: an operator is promised 10
+	clientShutdown = 3 * time.Second
+)

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/argonaut-rdma/argonaut/examples/storage-node/internal/client"
+	"github.com/argonaut-rdma/argonaut/examples/storage-node/internal/fabric"
+	"github.com/argonaut-rdma/argonaut/messenger"
+)
+
+// remote is the flags of every command that talks to a node.
+type remote struct {
+	Server  string        `required:"" placeholder:"ADDR" help:"The node: host:port, or with the transport as iwarp://host:port or tcp://host:port."`
+	Timeout time.Duration `default:"30s" help:"How long the node may take for each step."`
+	Arena   byteSize      `default:"64MiB" help:"Registered memory of the client."`
+	Device  string        `default:"iwarp" enum:"iwarp,tcp" help:"The adapter: iwarp is the one in software, tcp is none."`
+	Pin     bool          `help:"Lock the arena into memory, as hardware does."`
+}
+
+// do connects to the node, runs f and disconnects.
+func (r *remote) do(p *program, f func(context.Context, *client.Client) error) (err error) {
+	fab, err := fabric.Open(fabric.Config{
+		Name:   messenger.EntityName{Type: messenger.Client, Num: -1},
+		Device: r.Device,
+		Arena:  int64(r.Arena),
+		Pin:    r.Pin,
+		Logger: p.log,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), clientShutdown)
+		defer cancel()
+		err = errors.Join(err, fab.Close(ctx, func(what string) { p.log.Debug("shutdown", "what", what) }))
+	}()
+	addrs, err := fab.Addrs(r.Server)
+	if err != nil {
+		return err
+	}
+	c, err := client.Dial(p.ctx, fab.Messenger, fab.Arena, addrs, client.Config{Timeout: r.Timeout})
+	if err != nil {
+		return err
+	}
+	return f(p.ctx, c)
+}

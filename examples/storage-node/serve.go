@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+)
+
+type serveCmd struct {
+	Listen string        `required:"" placeholder:"ADDR" help:"Where to listen: host:port, or with the transport as iwarp://host:port or tcp://host:port; several with commas. Port 0 is any."`
+	Data   string        `required:"" placeholder:"DIR" help:"Where the objects are; made if it does not exist."`
+	Arena  byteSize      `default:"256MiB" help:"Registered memory, for all transfers and connections together."`
+	Device string        `default:"iwarp" enum:"iwarp,tcp" help:"The adapter: iwarp is the one in software, tcp is none."`
+	Pin    bool          `help:"Lock the arena into memory, as hardware does."`
+	Grace  time.Duration `default:"3s" help:"How long transfers may go on at shutdown."`
+}
+
+// Run serves until the context of p ends.
+func (c *serveCmd) Run(p *program) error {
+	s, err := startServer(p.ctx, serverConfig{
+		dir: c.Data, listen: c.Listen, device: c.Device, arena: int64(c.Arena), pin: c.Pin, log: p.log,
+	})
+	if err != nil {
+		return err
+	}
+	var addrs []string
+	for _, a := range s.addrs() {
+		addrs = append(addrs, a.URL)
+		fmt.Fprintln(p.stdout, "listening", a.URL)
+	}
+	p.log.Info("serving", "addrs", strings.Join(addrs, ","), "data", c.Data, "arena", c.Arena.String(), "device", c.Device, "unfinished_blobs_removed", s.store.Swept())
+
+	account := make(chan os.Signal, 1)
+	if len(accountSignals) > 0 {
+		signal.Notify(account, accountSignals...)
+		defer signal.Stop(account)
+	}
+	for p.ctx.Err() == nil {
+		select {
+		case <-p.ctx.Done():
+		case <-account:
+			r, err := s.node.Report()
+			if err != nil {
+				p.log.Error("report", "err", err)
+				continue
+			}
+			p.log.Info("account", reportAttrs(r)...)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), serveShutdown)
+	defer cancel()
+	n := 0
+	return s.shutdown(ctx, c.Grace, func(what string) {
+		n++
+		p.log.Info("shutdown", "step", n, "what", what)
+	})
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/argonaut-rdma/argonaut/examples/storage-node/internal/fabric"
+	"github.com/argonaut-rdma/argonaut/examples/storage-node/internal/node"
+	"github.com/argonaut-rdma/argonaut/examples/storage-node/internal/store"
+	"github.com/argonaut-rdma/argonaut/examples/storage-node/internal/wire"
+	"github.com/argonaut-rdma/argonaut/messenger"
+)
+
+// serverConfig says what a server needs.
+type serverConfig struct {
+	dir    string
+	listen string
+	device string
+	arena  int64
+	pin    bool
+	log    *slog.Logger
+}
+
+// server is a node with all that it stands on.
+type server struct {
+	store  *store.Store
+	fabric *fabric.Fabric
+	node   *node.Node
+}
+
+// startServer opens the store and the fabric and listens. On an error nothing is left open.
+func startServer(ctx context.Context, cfg serverConfig) (s *server, err error) {
+	s = &server{}
+	defer func() {
+		if err != nil {
+			stopped, cancel := context.WithCancel(ctx)
+			cancel() // nobody has connected yet
+			err = errors.Join(err, s.shutdown(stopped, 0, func(string) {}))
+			s = nil
+		}
+	}()
+	if s.store, err = store.Open(store.Config{Dir: cfg.dir, Logger: cfg.log}); err != nil {
+		return s, err
+	}
+	s.fabric, err = fabric.Open(fabric.Config{
+		Name:   messenger.EntityName{Type: messenger.OSD, Num: 0},
+		Device: cfg.device,
+		Arena:  cfg.arena,
+		Pin:    cfg.pin,
+		Logger: cfg.log,
+	})
+	if err != nil {
+		return s, err
+	}
+	addrs, err := s.fabric.Addrs(cfg.listen)
+	if err != nil {
+		return s, err
+	}
+	s.node = node.New(node.Config{
+		Store:      s.store,
+		Arena:      s.fabric.Arena,
+		QueuePairs: s.fabric.QueuePairs,
+		Device:     cfg.device,
+		Logger:     cfg.log,
+	})
+	s.fabric.Messenger.AddDispatcher(s.node)
+	s.fabric.Messenger.SetPolicy(messenger.Client, messenger.StatelessServer())
+	if err := s.fabric.Messenger.Bind(ctx, addrs); err != nil {
+		return s, fmt.Errorf("listening on %s: %w", cfg.listen, err)
+	}
+	return s, nil
+}
+
+// addrs is where the server listens.
+func (s *server) addrs() messenger.AddrVec { return s.fabric.Messenger.Addrs() }
+
+// shutdown ends the server in order and calls step before each step. Transfers under way may take grace to end by
+// themselves. ctx bounds it all. What could not be released is named in the error.
+func (s *server) shutdown(ctx context.Context, grace time.Duration, step func(string)) error {
+	var errs []error
+	if s.node != nil {
+		step("node: refuse new transfers, let those under way end")
+		gctx, cancel := context.WithTimeout(ctx, grace)
+		err := s.node.Drain(gctx)
+		cancel()
+		if err != nil {
+			step(fmt.Sprintf("node: end the transfers that are left: %d", s.node.Stop()))
+			// Their clients are told; one that does not listen is not waited for.
+			gctx, cancel := context.WithTimeout(ctx, time.Second)
+			_ = s.node.Drain(gctx)
+			cancel()
+		}
+	}
+	if s.fabric != nil {
+		errs = append(errs, s.fabric.CloseMessenger(ctx, step))
+	}
+	if s.node != nil {
+		step("node: wait until nothing of it runs")
+		errs = append(errs, s.node.Close(ctx))
+	}
+	if s.fabric != nil {
+		errs = append(errs, s.fabric.Close(ctx, step))
+	}
+	if s.store != nil {
+		step("store: close the index")
+		errs = append(errs, s.store.Close())
+	}
+	step("done")
+	return errors.Join(errs...)
+}
+
+// reportAttrs is a node's report for a log line.
+func reportAttrs(r wire.NodeReply) []any {
+	return []any{
+		"posted", r.Posted, "held", r.Held, "free", r.Free, "total", r.Total,
+		"queue_pairs", r.QueuePairs, "connections", r.Connections, "transfers", r.Transfers,
+		"objects", r.Objects, "bytes", r.Bytes,
+	}
+}

@@ -1,0 +1,228 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+)
+
+var serving = regexp.MustCompile(`msg=serving .*?(tcp://[^\s,"]+)`)
+
+// Whatever comes in on a port, the node closes that connection in time, says nothing that hurts, and goes on.
+func TestGarbage(t *testing.T) {
+	t.Parallel()
+	frame4G := append([]byte("ceph v2\n\x10\x00"), make([]byte, 16)...) // banner without features, then a preamble
+	preamble := make([]byte, 32)
+	preamble[0], preamble[1] = 1, 1
+	binary.LittleEndian.PutUint32(preamble[2:], 0xffffffff)
+	frame4G = append(frame4G, preamble...)
+	mpa := func(key string, flags byte, length uint16, private []byte) []byte {
+		b := append([]byte(key), flags, 1, byte(length>>8), byte(length))
+		return append(b, private...)
+	}
+	inputs := map[string][]byte{
+		"silence":           nil,
+		"one byte":          {0},
+		"zeros":             make([]byte, 4096),
+		"random":            mustRead("/dev/urandom", 100_000),
+		"http":              []byte("GET / HTTP/1.1\r\nHost: node\r\n\r\n"),
+		"half an MPA key":   []byte("MPA ID R"),
+		"MPA, wrong key":    mpa("MPA ID Req Frome", 0x40, 0, nil),
+		"MPA, 64 KiB":       mpa("MPA ID Req Frame", 0x40, 65535, make([]byte, 65535)),
+		"MPA, no hello":     mpa("MPA ID Req Frame", 0x40, 0, nil),
+		"MPA, wrong hello":  mpa("MPA ID Req Frame", 0x40, 40, bytes.Repeat([]byte{0xee}, 40)),
+		"MPA, revision 77":  append([]byte("MPA ID Req Frame"), 0x40, 77, 0, 0),
+		"MPA, markers":      mpa("MPA ID Req Frame", 0xc0, 0, nil),
+		"half a banner":     []byte("ceph v"),
+		"old ceph":          []byte("ceph v027\n"),
+		"banner, 64 KiB":    append([]byte("ceph v2\n\xff\xff"), make([]byte, 65535)...),
+		"frame of 4 GiB":    frame4G,
+		"banner and random": append(append([]byte("ceph v2\n\x10\x00"), make([]byte, 16)...), mustRead("/dev/urandom", 4096)...),
+	}
+	p := startNode(t, t.TempDir(), "--listen", "iwarp://127.0.0.1:0,tcp://127.0.0.1:0", "--arena", "64MiB")
+	tcp := p.lineAfter(0, serving)[1]
+	ok(t, strings.NewReader("before"), to(p, "put", "k", "-")...)
+	// All at once, since some have to wait for a deadline.
+	var g errgroup.Group
+	for _, addr := range []string{p.addr, tcp} {
+		scheme, hostport, _ := strings.Cut(addr, "://")
+		for name, input := range inputs {
+			g.Go(func() error {
+				if err := sendGarbage(hostport, input); err != nil {
+					return fmt.Errorf("%s, %s: %w", scheme, name, err)
+				}
+				return nil
+			})
+		}
+	}
+	require.NoError(t, g.Wait())
+	require.Equal(t, "before", ok(t, nil, to(p, "get", "k", "-")...))
+	require.Equal(t, "before", ok(t, nil, "get", "--server", tcp, "k", "-"))
+	requireAbandoned(t, p)
+	log := p.log()
+	require.NotContains(t, log, "panic")
+}
+
+// sendGarbage sends input and waits for the other end to close the connection.
+func sendGarbage(hostport string, input []byte) error {
+	c, err := net.Dial("tcp", hostport)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	// The other end may reset before it has read everything.
+	if _, err := c.Write(input); err != nil && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
+		return err
+	}
+	if err := c.SetReadDeadline(time.Now().Add(15 * time.Second)); err != nil {
+		return err
+	}
+	n, err := io.Copy(io.Discard, c)
+	switch {
+	case err != nil && !errors.Is(err, syscall.ECONNRESET):
+		return fmt.Errorf("the node should have closed the connection: %w", err)
+	case n > 4096:
+		return fmt.Errorf("the node sent %d bytes", n)
+	}
+	return nil
+}
+
+func mustRead(path string, n int) []byte {
+	f, err := os.Open(path)
+	if err != nil {
+		panic(err)
+	}
+	defer f.Close()
+	b := make([]byte, n)
+	if _, err := io.ReadFull(f, b); err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// What a user can do wrong, or finds wrong, gets words that help, and loses nothing.
+func TestWrong(t *testing.T) {
+	dir := t.TempDir()
+	p := startNode(t, dir, listen("iwarp")...)
+	in := randomFile(t, 300_000)
+	ok(t, nil, to(p, "put", "k", in)...)
+	out := filepath.Join(t.TempDir(), "out")
+	require.NoError(t, os.WriteFile(out, []byte("what was there"), 0o600))
+
+	t.Run("missing key", func(t *testing.T) {
+		require.Contains(t, fails(t, nil, to(p, "get", "missing", out)...), "no such object")
+	})
+	t.Run("bad key", func(t *testing.T) {
+		require.Contains(t, fails(t, nil, to(p, "put", "a\nb", in)...), "control character")
+		require.Contains(t, fails(t, nil, to(p, "put", strings.Repeat("k", 1025), in)...), "invalid key")
+		require.Contains(t, fails(t, nil, to(p, "get", "", out)...), "invalid key")
+	})
+	t.Run("files", func(t *testing.T) {
+		require.Contains(t, fails(t, nil, to(p, "put", "k", filepath.Join(dir, "none"))...), "no such file")
+		require.Contains(t, fails(t, nil, to(p, "put", "k", dir)...), "is a directory")
+		require.Contains(t, fails(t, nil, to(p, "get", "k", filepath.Join(dir, "none", "out"))...), "no such file")
+		secret := filepath.Join(t.TempDir(), "secret")
+		require.NoError(t, os.WriteFile(secret, nil, 0o000))
+		if os.Getuid() != 0 {
+			require.Contains(t, fails(t, nil, to(p, "put", "k", secret)...), "permission denied")
+		}
+	})
+	t.Run("nobody there", func(t *testing.T) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		require.NoError(t, l.Close())
+		begin := time.Now()
+		for _, scheme := range devices {
+			require.Contains(t, fails(t, nil, "ls", "--server", scheme+"://"+l.Addr().String()), "nobody listens there")
+		}
+		require.Less(t, time.Since(begin), 5*time.Second)
+	})
+	t.Run("bad address", func(t *testing.T) {
+		for _, addr := range []string{"here", "127.0.0.1", "127.0.0.1:http", "carrier-pigeon://127.0.0.1:1", "127.0.0.1:99999", ""} {
+			begin := time.Now()
+			require.Regexp(t, "address|no transport", fails(t, nil, "ls", "--server", addr), addr)
+			fails(t, nil, "serve", "--data", t.TempDir(), "--listen", addr)
+			require.Less(t, time.Since(begin), 5*time.Second)
+		}
+	})
+	t.Run("address in use", func(t *testing.T) {
+		require.Contains(t, fails(t, nil, "serve", "--data", t.TempDir(), "--listen", p.addr), "address already in use")
+	})
+	t.Run("data in use", func(t *testing.T) {
+		require.Contains(t, fails(t, nil, "serve", "--data", dir, "--listen", "127.0.0.1:0"), "in use by another process")
+	})
+	t.Run("silent node", func(t *testing.T) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		defer l.Close()
+		for _, scheme := range devices {
+			begin := time.Now()
+			fails(t, nil, "ls", "--timeout", "500ms", "--server", scheme+"://"+l.Addr().String())
+			require.Less(t, time.Since(begin), 5*time.Second)
+		}
+	})
+	t.Run("tiny arena", func(t *testing.T) {
+		require.Contains(t, fails(t, nil, "serve", "--data", t.TempDir(), "--listen", "127.0.0.1:0", "--arena", "1MiB"), "too small")
+	})
+	t.Run("damaged", func(t *testing.T) {
+		blobs, err := filepath.Glob(filepath.Join(dir, "blobs", "*", "*"))
+		require.NoError(t, err)
+		require.Len(t, blobs, 1)
+		f, err := os.OpenFile(blobs[0], os.O_RDWR, 0)
+		require.NoError(t, err)
+		_, err = f.WriteAt([]byte("worm"), 200_000)
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
+		require.Contains(t, fails(t, nil, to(p, "get", "k", out)...), "damaged on the node's disk")
+		require.Len(t, ok(t, nil, to(p, "get", "--range", "0-131071", "k", "-")...), 131072, "what is sound can be read")
+		require.NoError(t, os.Remove(blobs[0]))
+		require.NoError(t, os.Mkdir(blobs[0], 0o700))
+		require.Contains(t, fails(t, nil, to(p, "get", "k", out)...), "can not read the object")
+	})
+	b, err := os.ReadFile(out)
+	require.NoError(t, err)
+	require.Equal(t, "what was there", string(b), "a get that fails leaves the file alone")
+	left, err := filepath.Glob(out + ".part-*")
+	require.NoError(t, err)
+	require.Empty(t, left)
+	requireIdle(t, p, "iwarp")
+}
+
+// A disk that takes no more, here for the file size limit of the node's process.
+func TestFull(t *testing.T) {
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	cmd := exec.Command("/bin/sh", "-c", `ulimit -f 2048 && exec "$0" "$@"`, exe, "serve", "--data", dir, "--listen", "127.0.0.1:0", "--arena", "64MiB")
+	cmd.Env = append(os.Environ(), "STORAGE_NODE_TEST_RUN=1")
+	p := startProcess(t, cmd)
+	small, big := randomFile(t, 400_000), randomFile(t, 6<<20)
+	data, err := os.ReadFile(big)
+	require.NoError(t, err)
+	ok(t, nil, to(p, "put", "k", small)...)
+	require.Contains(t, fails(t, nil, to(p, "put", "k", big)...), "no space left on the node")
+	require.Contains(t, fails(t, bytes.NewReader(data), to(p, "put", "k", "-")...), "no space left on the node")
+	out := filepath.Join(t.TempDir(), "out")
+	ok(t, nil, to(p, "get", "k", out)...)
+	sameFiles(t, small, out)
+	blobs, err := filepath.Glob(filepath.Join(dir, "blobs", "*", "*"))
+	require.NoError(t, err)
+	require.Len(t, blobs, 1)
+	requireIdle(t, p, "iwarp")
+}

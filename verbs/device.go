@@ -38,6 +38,7 @@ type Device struct {
 	owners       owners
 	events       eventQueue
 	obj          object // parent of all
+	closeMu      sync.Mutex
 
 	mu          sync.Mutex
 	lastID      uint64
@@ -141,6 +142,8 @@ func (d *Device) Resources() []Resource {
 // Close closes the device. With live objects it returns *BusyError and changes
 // nothing. Afterwards no callback runs. It must not be called from a callback.
 func (d *Device) Close() error {
+	d.closeMu.Lock()
+	defer d.closeMu.Unlock()
 	d.mu.Lock()
 	if d.obj.phase == phaseGone {
 		d.mu.Unlock()
@@ -155,21 +158,26 @@ func (d *Device) Close() error {
 		d.mu.Unlock()
 		return d.opError("close", 0, &BusyError{What: "device", Children: rs})
 	}
-	d.obj.phase = phaseGone
+	d.obj.phase = phaseClosing
 	d.mu.Unlock()
 
-	d.events.cancel()
 	err := d.drv.Close()
+	d.mu.Lock()
+	if err != nil && !isLost(err) {
+		d.obj.phase = phaseLive
+		d.mu.Unlock()
+		return d.opError("close", 0, err)
+	}
+	d.obj.phase = phaseGone
+	d.mu.Unlock()
+	d.events.cancel()
 	<-d.events.done
 	d.events.end()
 
 	registry.mu.Lock()
 	registry.devices = slices.DeleteFunc(registry.devices, func(o *Device) bool { return o == d })
 	registry.mu.Unlock()
-	if err != nil {
-		return d.opError("close", 0, err)
-	}
-	return nil
+	return d.opError("close", 0, err)
 }
 
 // NextEvent waits for the next asynchronous event. Events come in order;

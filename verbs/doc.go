@@ -36,6 +36,7 @@
 //
 // Locks, in the order in which they are taken:
 //
+//	Device.closeMu                      one Close of the device at a time
 //	QP.sendMu, QP.recvMu, SRQ.recvMu    one post at a time
 //	QP.ctl                              other calls into the driver's QP
 //	MR.check                            one decision to deregister at a time

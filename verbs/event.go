@@ -58,7 +58,7 @@ func (q *eventQueue) start(d *Device) {
 				failed = 0
 				d.handle(e)
 				continue
-			case ctx.Err() != nil:
+			case ctx.Err() != nil || errors.Is(err, ErrClosed) && d.closing():
 				return
 			}
 			d.log.Error("verbs: reading events failed", "device", d.caps.Name, "err", err)
@@ -73,6 +73,14 @@ func (q *eventQueue) start(d *Device) {
 			}
 		}
 	}()
+}
+
+// closing reports whether Close has got as far as the driver. A driver that then
+// refuses to close has ended its events all the same only if it is broken.
+func (d *Device) closing() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.obj.phase != phaseLive
 }
 
 // handle is run by the event goroutine for each event of the driver.

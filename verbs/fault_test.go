@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/argonaut-rdma/argonaut/verbs"
 	"github.com/argonaut-rdma/argonaut/verbs/driver"
@@ -175,12 +174,17 @@ func (w *world) connect(a, b *end) error {
 		return err
 	}
 	w.later(l.Close)
-	g, ctx := errgroup.WithContext(w.ctx)
-	g.Go(func() error {
+	ctx, cancel := context.WithCancel(w.ctx)
+	defer cancel()
+	dialed := make(chan error, 1)
+	go func() { // ends with ctx, if not before
 		_, err := a.qp.Connect(ctx, l.Addr(), verbs.ConnParam{PrivateData: []byte("hello"), IRD: 4, ORD: 4})
-		return err
-	})
-	g.Go(func() error {
+		if err != nil {
+			cancel()
+		}
+		dialed <- err
+	}()
+	err = func() error {
 		r, err := l.Accept(ctx)
 		if err != nil {
 			return err
@@ -188,13 +192,12 @@ func (w *world) connect(a, b *end) error {
 		if string(r.PrivateData()) != "hello" {
 			return fmt.Errorf("private data %q", r.PrivateData())
 		}
-		err = r.Accept(ctx, b.qp, verbs.ConnParam{IRD: 4, ORD: 4})
-		if err != nil && ctx.Err() == nil {
-			_ = r.Reject(nil) // in case it was refused before the driver was asked
-		}
-		return err
-	})
-	return g.Wait()
+		return r.Accept(ctx, b.qp, verbs.ConnParam{IRD: 4, ORD: 4})
+	}()
+	if err != nil {
+		cancel()
+	}
+	return errors.Join(err, <-dialed) // one side's error is the cause, the other's the consequence
 }
 
 // everything uses one of each operation. It returns the first error.

@@ -46,7 +46,7 @@ func (q *queuePair) fill(b *txBatch) bool {
 func (q *queuePair) nextMessage(behind bool) bool {
 	s := &q.tx
 	if !s.open.Load() {
-		return false
+		return q.nextRequest(behind) // local ones may go
 	}
 	if s.rtr {
 		s.rtr = false
@@ -113,7 +113,7 @@ func (q *queuePair) nextRequest(behind bool) bool {
 			q.fail(failure{kind: failRequest, term: wire.Terminate{Code: wire.TermRDMAPLocalCatastrophic}, err: &requestError{w.op, w.status}})
 			return false
 		}
-		if !q.startRequest(w) {
+		if !s.open.Load() || !q.startRequest(w) {
 			return false
 		}
 		s.next++

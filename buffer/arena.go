@@ -162,7 +162,8 @@ func (a *Arena) sizeError(n int64) error {
 
 // Get returns a reference to a buffer of n bytes, 1 to the largest class. It
 // waits, first come first served, until the memory is free and o's quota
-// allows it, or ctx ends: then it returns ctx's error and has taken nothing.
+// allows it, or ctx ends: then it returns ctx's error and has taken nothing,
+// unless it was served at the same time.
 // The contents are undefined (see Config.Scrub). Errors: ErrTooLarge (use
 // GetList), ErrQuota (n can never fit o's quota), ErrInvalid, ErrClosed, and
 // with Config.FailWhenFull ErrExhausted and ErrQuota. An uncontended call

@@ -108,12 +108,6 @@ func (a *Arena) Detach(ctx context.Context, pd *verbs.PD) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return a.detach(ctx, pd, false)
-}
-
-// detach is Detach. With force, what is in use does not keep the rest from
-// being deregistered. Under attachMu.
-func (a *Arena) detach(ctx context.Context, pd *verbs.PD, force bool) error {
 	at := a.left(pd)
 	if at == nil {
 		if at = a.attachment(pd); at == nil {
@@ -124,24 +118,41 @@ func (a *Arena) detach(ctx context.Context, pd *verbs.PD, force bool) error {
 		// region to posts before it counts.
 		others := slices.DeleteFunc(slices.Clone(*a.attachments.Load()), func(o *attachment) bool { return o == at })
 		a.publish(others)
-		if err := at.busy(); err != nil && !force {
+		if err := at.busy(); err != nil {
 			a.publish(append(others, at))
 			return err
 		}
 		a.detaching = append(a.detaching, at)
 	}
-	var errs []error
-	for i, err := range batch(ctx, at.jobs) {
-		if err != nil {
-			errs = append(errs, fmt.Errorf("region %d (lkey 0x%x, address 0x%x, %d bytes): %w",
-				i, at.mrs[i].LKey(), at.mrs[i].Addr(), at.mrs[i].Length(), err))
-		}
-	}
-	if len(errs) > 0 {
+	if errs := a.deregister(ctx, []*attachment{at}); errs != nil {
 		return fmt.Errorf("buffer: detach: %w", errors.Join(errs...))
 	}
-	a.detaching = slices.DeleteFunc(a.detaching, func(o *attachment) bool { return o == at })
 	return nil
+}
+
+// deregister deregisters what is left of ats, which are in a.detaching, and
+// says what still is. Under attachMu.
+func (a *Arena) deregister(ctx context.Context, ats []*attachment) (errs []error) {
+	var jobs []*job
+	for _, at := range ats {
+		jobs = append(jobs, at.jobs...)
+	}
+	left := batch(ctx, jobs)
+	for _, at := range ats {
+		done := true
+		for i, err := range left[:len(at.jobs)] {
+			if err != nil {
+				done = false
+				errs = append(errs, fmt.Errorf("region %d (lkey 0x%x, address 0x%x, %d bytes): %w",
+					i, at.mrs[i].LKey(), at.mrs[i].Addr(), at.mrs[i].Length(), err))
+			}
+		}
+		left = left[len(at.jobs):]
+		if done {
+			a.detaching = slices.DeleteFunc(a.detaching, func(o *attachment) bool { return o == at })
+		}
+	}
+	return errs
 }
 
 // busy says what keeps the attachment from being ended.

@@ -2,6 +2,7 @@ package buffer
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -44,21 +45,9 @@ func (a *Arena) Close(ctx context.Context) error {
 		defer cancel()
 		ctx = grace
 	}
-	var regions []error
-	for _, at := range *a.attachments.Load() {
-		a.detaching = append(a.detaching, at)
-	}
+	a.detaching = append(a.detaching, *a.attachments.Load()...)
 	a.publish(nil)
-	var jobs []*job
-	for _, at := range a.detaching {
-		jobs = append(jobs, at.jobs...)
-	}
-	batch(ctx, jobs) // all devices at once; detach collects the results
-	for _, at := range append([]*attachment(nil), a.detaching...) {
-		if err := a.detach(ctx, at.pd, true); err != nil {
-			regions = append(regions, err)
-		}
-	}
+	regions := a.deregister(ctx, slices.Clone(a.detaching))
 	// What came back meanwhile does not leak.
 	a.mu.Lock()
 	busy := a.out > 0

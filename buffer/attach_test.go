@@ -1,0 +1,521 @@
+package buffer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/verbs"
+	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
+	"github.com/argonaut-rdma/argonaut/verbs/verbstest"
+)
+
+// openPD is a PD on a device of its own, whose driver calls go through script.
+func openPD(tb testing.TB, cfg iwarp.Config, script *verbstest.Script) *verbs.PD {
+	tb.Helper()
+	d, err := iwarp.OpenDriver(cfg)
+	require.NoError(tb, err)
+	dev, err := verbs.NewDevice(verbstest.NewFaulty(d, script), verbs.Config{})
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, dev.Close()) })
+	pd, err := dev.AllocPD()
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, pd.Close()) })
+	return pd
+}
+
+// end is one end of a connection.
+type end struct {
+	tb testing.TB
+	pd *verbs.PD
+	ch *verbs.CompChannel
+	cq *verbs.CQ
+	qp *verbs.QP
+}
+
+// connect makes two connected QPs on devices of their own over TCP on loopback.
+func connect(tb testing.TB) (x, y *end) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	ends := make([]*end, 2)
+	for i := range ends {
+		e := &end{tb: tb, pd: openPD(tb, iwarp.Config{}, &verbstest.Script{})}
+		var err error
+		e.ch, err = e.pd.Device().CreateCompChannel()
+		require.NoError(tb, err)
+		tb.Cleanup(func() { require.NoError(tb, e.ch.Close()) })
+		e.cq, err = e.pd.Device().CreateCQ(verbs.CQConfig{Depth: 256, Channel: e.ch})
+		require.NoError(tb, err)
+		tb.Cleanup(func() { require.NoError(tb, e.cq.Close()) })
+		e.qp, err = e.pd.CreateQP(verbs.QPConfig{SendCQ: e.cq, MaxSendSGE: 8, MaxRecvSGE: 8})
+		require.NoError(tb, err)
+		tb.Cleanup(func() { _, err := e.qp.Close(); require.NoError(tb, err) })
+		ends[i] = e
+	}
+	ln, err := ends[1].pd.Device().Listen(ctx, "127.0.0.1:0")
+	require.NoError(tb, err)
+	defer func() { require.NoError(tb, ln.Close()) }()
+	accepted := make(chan error, 1)
+	go func() { // ends when the connection is made or ctx ends
+		req, err := ln.Accept(ctx)
+		if err == nil {
+			err = req.Accept(ctx, ends[1].qp, verbs.ConnParam{})
+		}
+		accepted <- err
+	}()
+	_, err = ends[0].qp.Connect(ctx, ln.Addr(), verbs.ConnParam{})
+	require.NoError(tb, err)
+	require.NoError(tb, <-accepted)
+	return ends[0], ends[1]
+}
+
+// poll waits for one completion.
+func (e *end) poll() verbs.WC {
+	e.tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var wcs [1]verbs.WC
+	for {
+		for range 2 {
+			n, err := e.cq.Poll(wcs[:])
+			require.NoError(e.tb, err)
+			if n == 1 {
+				return wcs[0]
+			}
+			require.NoError(e.tb, e.cq.ReqNotify(false))
+		}
+		_, err := e.ch.Wait(ctx)
+		require.NoError(e.tb, err)
+	}
+}
+
+func (e *end) send(wr verbs.SendWR) {
+	e.tb.Helper()
+	wr.Flags |= verbs.SendSignaled
+	_, err := e.qp.PostSend([]verbs.SendWR{wr})
+	require.NoError(e.tb, err)
+}
+
+// attached is an arena on e's PD that is detached at the end of the test.
+func (e *end) attached(cfg Config) *Arena {
+	e.tb.Helper()
+	a := newArena(e.tb, cfg)
+	require.NoError(e.tb, a.Attach(context.Background(), e.pd))
+	return a
+}
+
+// regions counts the memory regions registered on pd's device.
+func regions(pd *verbs.PD) (n int) {
+	for _, r := range pd.Device().Resources() {
+		if r.Kind == verbs.KindMR {
+			n++
+		}
+	}
+	return n
+}
+
+func TestSendAndReceive(t *testing.T) {
+	x, y := connect(t)
+	ctx := context.Background()
+	// One arena for both: each buffer can be used on either device.
+	a := x.attached(Config{Budget: 8 << 20, RegionSize: 1 << 20})
+	require.NoError(t, a.Attach(ctx, y.pd))
+	require.NoError(t, a.Attach(ctx, y.pd), "again changes nothing")
+	require.Equal(t, 2, a.Stats().Attached)
+	require.Equal(t, 8, regions(x.pd))
+	require.Equal(t, 8, regions(y.pd))
+
+	in, ok := a.TryGetList(3<<20+100, Control)
+	require.True(t, ok)
+	in.RetainPosted()
+	_, err := y.qp.PostRecv([]verbs.RecvWR{{SGEs: in.SGEs(nil, y.pd)}})
+	require.NoError(t, err)
+	err = a.Detach(ctx, y.pd)
+	require.ErrorIs(t, err, verbs.ErrBusy)
+	require.ErrorContains(t, err, "posted work names the arena 4 times on this PD: drain or close its QPs and SRQs first")
+	require.True(t, a.Attached(y.pd), "nothing has changed")
+
+	out, want := listOf(t, a, 3<<20+100)
+	out.RetainPosted()
+	x.send(verbs.SendWR{Opcode: verbs.OpSend, SGEs: out.SGEs(nil, x.pd)})
+	require.EqualValues(t, 2*(3<<20+Page), a.Account().Posted)
+	require.Equal(t, verbs.StatusSuccess, y.poll().Status)
+	in.ReleasePosted()
+	require.Equal(t, verbs.StatusSuccess, x.poll().Status)
+	out.ReleasePosted()
+	require.True(t, bytes.Equal(want, contents(in)))
+	require.EqualValues(t, 2*(3<<20+Page), a.Account().Held)
+
+	// What is held keeps nobody from detaching; a later post fails.
+	require.NoError(t, a.Detach(ctx, y.pd))
+	require.NoError(t, a.Detach(ctx, y.pd))
+	require.Zero(t, regions(y.pd))
+	require.False(t, a.Attached(y.pd))
+	_, err = y.qp.PostRecv([]verbs.RecvWR{{SGEs: in.SGEs(nil, y.pd)}})
+	require.ErrorIs(t, err, verbs.ErrInvalid)
+	in.Release()
+	out.Release()
+}
+
+// A QP that is destroyed gives its requests back, and with them the buffers.
+func TestOrphansComeBack(t *testing.T) {
+	x, _ := connect(t)
+	a := x.attached(Config{Budget: 8 << 20})
+	posted := map[uint64]RDMABuffer{}
+	for id := range uint64(5) {
+		b := mustGet(t, a, 1000, Anonymous)
+		b.RetainPosted()
+		posted[id] = b
+		_, err := x.qp.PostRecv([]verbs.RecvWR{{WRID: id, SGEs: []verbs.SGE{b.SGE(x.pd)}}})
+		require.NoError(t, err)
+		b.Release()
+	}
+	require.EqualValues(t, 5*Page, a.Account().Posted)
+	orphans, err := x.qp.Close()
+	require.NoError(t, err)
+	require.Len(t, orphans, 5)
+	for _, o := range orphans {
+		posted[o.WRID].ReleasePosted()
+	}
+	require.Zero(t, a.Account().Posted)
+}
+
+func TestGrant(t *testing.T) {
+	x, y := connect(t)
+	a, peer := x.attached(Config{Budget: 8 << 20}), y.attached(Config{Budget: 8 << 20})
+	b := mustGet(t, a, 64<<10, Anonymous).Slice(100, 1100)
+	dst := mustGet(t, peer, 1000, Anonymous)
+	for i := range b.Bytes() {
+		b.Bytes()[i] = byte(i)
+	}
+	g, err := b.Grant(x.qp, verbs.AccessRemoteRead|verbs.AccessRemoteWrite)
+	require.NoError(t, err)
+	require.Equal(t, 1000, g.Len())
+	require.Equal(t, b, g.Buffer())
+	require.Equal(t, 1, a.Stats().Grants)
+	b.Release() // the grant's reference stays
+	require.EqualValues(t, 64<<10, a.Account().Held)
+	err = a.Detach(context.Background(), x.pd)
+	require.ErrorIs(t, err, verbs.ErrBusy)
+	require.ErrorContains(t, err, "1 grants are live on this PD: Revoke them first")
+	require.True(t, a.Attached(x.pd))
+	require.ErrorIs(t, b.GrantInto(g, x.qp, verbs.AccessRemoteRead), ErrInvalid)
+
+	sge := []verbs.SGE{dst.SGE(y.pd)}
+	y.send(verbs.SendWR{Opcode: verbs.OpRead, SGEs: sge, RemoteAddr: g.Addr(), RKey: g.RKey()})
+	require.Equal(t, verbs.StatusSuccess, y.poll().Status)
+	require.Equal(t, b.Bytes(), dst.Bytes())
+	dst.Bytes()[999] = 0x77
+	y.send(verbs.SendWR{Opcode: verbs.OpWrite, SGEs: sge, RemoteAddr: g.Addr(), RKey: g.RKey()})
+	// The READ behind it comes back when the WRITE has been placed.
+	y.send(verbs.SendWR{Opcode: verbs.OpRead, SGEs: sge, RemoteAddr: g.Addr(), RKey: g.RKey()})
+	y.poll()
+	y.poll()
+	require.EqualValues(t, 0x77, b.Bytes()[999])
+
+	addr, rkey := g.Addr(), g.RKey()
+	require.NoError(t, g.Revoke())
+	require.NoError(t, g.Revoke())
+	require.Zero(t, a.Account().Held)
+	require.Zero(t, a.Stats().Grants)
+	require.Zero(t, g.RKey())
+	require.Zero(t, g.Addr())
+	require.Zero(t, g.Len())
+	require.True(t, g.Buffer().IsZero())
+
+	// The caller's Grant is used again, without allocating.
+	b = mustGet(t, a, 1000, Anonymous)
+	copy(b.Bytes(), bytes.Repeat([]byte{1}, 1000))
+	require.NoError(t, b.GrantInto(g, x.qp, verbs.AccessRemoteRead))
+	require.NoError(t, g.Revoke())
+
+	// A key that was withdrawn opens nothing.
+	dst.Bytes()[0] = 0x55
+	y.send(verbs.SendWR{Opcode: verbs.OpWrite, SGEs: sge, RemoteAddr: addr, RKey: rkey})
+	y.poll()
+	<-x.qp.Disconnected()
+	<-y.qp.Disconnected()
+	require.EqualValues(t, 1, b.Bytes()[0])
+	b.Release()
+	dst.Release()
+}
+
+func TestGrantRefusals(t *testing.T) {
+	x, _ := connect(t)
+	a := newArena(t, Config{Budget: 8 << 20})
+	b := mustGet(t, a, 1000, Anonymous)
+	_, err := b.Grant(x.qp, verbs.AccessRemoteRead)
+	require.ErrorIs(t, err, ErrInvalid)
+	require.ErrorContains(t, err, "not attached to the PD of the QP: Attach it first")
+	require.NoError(t, a.Attach(context.Background(), x.pd))
+	for _, acc := range []verbs.Access{0, verbs.AccessLocalWrite, verbs.AccessRemoteRead | verbs.AccessMWBind} {
+		_, err = b.Grant(x.qp, acc)
+		require.ErrorIs(t, err, ErrInvalid)
+		require.ErrorContains(t, err, "give AccessRemoteRead, AccessRemoteWrite")
+	}
+	_, err = b.Slice(0, 0).Grant(x.qp, verbs.AccessRemoteRead)
+	require.ErrorIs(t, err, verbs.ErrInvalid)
+	require.Zero(t, a.Stats().Grants)
+	require.EqualValues(t, Page, a.Account().Held)
+	b.Release()
+	require.Zero(t, a.Account().Held, "a grant that failed has kept nothing")
+}
+
+func TestDetachRacesWithGrants(t *testing.T) {
+	x, _ := connect(t)
+	a := x.attached(Config{Budget: 8 << 20})
+	b := mustGet(t, a, 1000, Anonymous)
+	ctx := context.Background()
+	done := make(chan int)
+	go func() { // ends after its 2000 attempts
+		granted := 0
+		var g Grant
+		for range 2000 {
+			if b.GrantInto(&g, x.qp, verbs.AccessRemoteRead) == nil {
+				granted++
+				require.NoError(t, g.Revoke())
+			}
+		}
+		done <- granted
+	}()
+	detached := 0
+	for {
+		select {
+		case granted := <-done:
+			t.Logf("%d grants, %d detached", granted, detached)
+			b.Release()
+			return
+		default:
+		}
+		if err := a.Detach(ctx, x.pd); err == nil {
+			detached++
+		} else {
+			require.ErrorIs(t, err, verbs.ErrBusy)
+		}
+		require.NoError(t, a.Attach(ctx, x.pd))
+	}
+}
+
+func TestAttachIsAllOrNothing(t *testing.T) {
+	verbstest.NoLeaks(t)
+	broken := errors.New("broken")
+	count := func(o verbstest.Op) bool { return o == verbstest.CallRegMR }
+	verbstest.FailEach(t, broken, count, func(t *testing.T, s *verbstest.Script) {
+		pd := openPD(t, iwarp.Config{}, s)
+		a := newArena(t, Config{Budget: 4 << 20, RegionSize: 1 << 20})
+		err := a.Attach(context.Background(), pd)
+		if s.Fired() == 0 {
+			require.NoError(t, err)
+			return
+		}
+		require.ErrorIs(t, err, broken)
+		require.ErrorContains(t, err, "register 4194304 bytes on iwarp")
+		require.Zero(t, regions(pd))
+		require.False(t, a.Attached(pd))
+		require.NoError(t, a.Attach(context.Background(), pd))
+	})
+}
+
+func TestDetachGoesOnWhereItFailed(t *testing.T) {
+	verbstest.NoLeaks(t)
+	broken := errors.New("broken")
+	count := func(o verbstest.Op) bool { return o == verbstest.CallDeregister }
+	verbstest.FailEach(t, broken, count, func(t *testing.T, s *verbstest.Script) {
+		pd := openPD(t, iwarp.Config{}, s)
+		a := newArena(t, Config{Budget: 4 << 20, RegionSize: 1 << 20})
+		ctx := context.Background()
+		require.NoError(t, a.Attach(ctx, pd))
+		err := a.Detach(ctx, pd)
+		require.False(t, a.Attached(pd))
+		if s.Fired() == 0 {
+			require.NoError(t, err)
+			return
+		}
+		require.ErrorIs(t, err, broken)
+		require.Regexp(t, `region \d \(lkey 0x[0-9a-f]+, address 0x[0-9a-f]+, 1048576 bytes\): `, err.Error())
+		require.Equal(t, 1, regions(pd))
+		err = a.Attach(ctx, pd)
+		require.ErrorIs(t, err, verbs.ErrBusy)
+		require.ErrorContains(t, err, "call Detach again")
+		require.NoError(t, a.Detach(ctx, pd))
+		require.Zero(t, regions(pd))
+		require.NoError(t, a.Attach(ctx, pd))
+	})
+}
+
+func TestCloseGoesOnWhereItFailed(t *testing.T) {
+	verbstest.NoLeaks(t)
+	broken := errors.New("broken")
+	count := func(o verbstest.Op) bool { return o == verbstest.CallDeregister }
+	verbstest.FailEach(t, broken, count, func(t *testing.T, s *verbstest.Script) {
+		pd := openPD(t, iwarp.Config{}, s)
+		a, err := New(Config{Budget: 4 << 20, RegionSize: 1 << 20})
+		require.NoError(t, err)
+		ctx := context.Background()
+		require.NoError(t, a.Attach(ctx, pd))
+		err = a.Close(ctx)
+		if s.Fired() == 0 {
+			require.NoError(t, err)
+			return
+		}
+		require.ErrorIs(t, err, broken)
+		var leak *LeakError
+		require.ErrorAs(t, err, &leak)
+		require.Empty(t, leak.Holders)
+		require.EqualValues(t, 1<<20, leak.Quarantined, "the region that is still registered stays mapped")
+		require.NoError(t, a.Close(ctx))
+	})
+}
+
+// One call that is stuck in the device does not hold the batch, and neither it
+// nor anything else holds Close beyond its context.
+func TestStuckDeregistration(t *testing.T) {
+	release := make(chan struct{})
+	s := &verbstest.Script{Call: func(c verbstest.Call) verbstest.Fault {
+		if c.Op == verbstest.CallDeregister && c.N == 3 {
+			return verbstest.Fault{Wait: release}
+		}
+		return verbstest.Fault{}
+	}}
+	pd := openPD(t, iwarp.Config{}, s)
+	a, err := New(Config{Budget: 40 << 20, RegionSize: 1 << 20})
+	require.NoError(t, err)
+	require.NoError(t, a.Attach(context.Background(), pd))
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	err = a.Close(ctx)
+	require.Less(t, time.Since(start), 4*time.Second)
+	var leak *LeakError
+	require.ErrorAs(t, err, &leak)
+	require.ErrorContains(t, err, "the device is still deregistering: context deadline exceeded")
+	require.EqualValues(t, 1<<20, leak.Quarantined)
+	require.Equal(t, 40, s.Calls(verbstest.CallDeregister))
+	close(release)
+	require.NoError(t, a.Close(context.Background()))
+	require.Equal(t, 40, s.Calls(verbstest.CallDeregister), "it was waited for, not called again")
+}
+
+// A posted buffer keeps its region registered and mapped through Close, until
+// the QP is gone.
+func TestCloseWithPostedWork(t *testing.T) {
+	x, _ := connect(t)
+	a, err := New(Config{Budget: 4 << 20, RegionSize: 1 << 20, Reserve: -1})
+	require.NoError(t, err)
+	require.NoError(t, a.Attach(context.Background(), x.pd))
+	o := a.Owner("recv", 0)
+	b := mustGet(t, a, 1<<20, o)
+	b.RetainPosted()
+	_, err = x.qp.PostRecv([]verbs.RecvWR{{SGEs: []verbs.SGE{b.SGE(x.pd)}}})
+	require.NoError(t, err)
+	lkey := b.SGE(x.pd).MR.LKey()
+	b.Release()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	err = a.Close(ctx)
+	var leak *LeakError
+	require.ErrorAs(t, err, &leak)
+	require.ErrorIs(t, err, verbs.ErrBusy)
+	require.Len(t, leak.Holders, 1)
+	require.Equal(t, lkey, leak.Holders[0].LKey)
+	require.Equal(t, 1, leak.Holders[0].Posted)
+	require.EqualValues(t, 1<<20, leak.Quarantined)
+	require.Equal(t, 1, regions(x.pd))
+	require.Contains(t, err.Error(), fmt.Sprintf("QP %d", x.qp.QPN()))
+	_, err = x.qp.Close()
+	require.NoError(t, err)
+	b.ReleasePosted()
+	require.NoError(t, a.Close(context.Background()))
+	require.Zero(t, regions(x.pd))
+}
+
+func TestLimitsOfTheDevice(t *testing.T) {
+	a := newArena(t, Config{Budget: 4 << 20, RegionSize: 1 << 20})
+	for name, c := range map[string]struct {
+		cfg  iwarp.Config
+		says string
+	}{
+		"regions": {iwarp.Config{MaxMR: 3}, "MaxMR of iwarp: need 4 regions, allowed are 3"},
+		"pages":   {iwarp.Config{MaxPages: 1000}, "MaxPages of iwarp: need 1024 pages, allowed are 1000"},
+		"size":    {iwarp.Config{MaxMRSize: 1<<20 - 1}, "MaxMRSize of iwarp: need 1048576 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pd := openPD(t, c.cfg, &verbstest.Script{})
+			err := a.Attach(context.Background(), pd)
+			require.ErrorIs(t, err, verbs.ErrLimit)
+			require.ErrorContains(t, err, c.says)
+			require.Zero(t, regions(pd))
+		})
+	}
+}
+
+func TestAttachIsCancelled(t *testing.T) {
+	pd := openPD(t, iwarp.Config{}, &verbstest.Script{})
+	a := newArena(t, Config{Budget: 4 << 20, RegionSize: 1 << 20})
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.ErrorIs(t, a.Attach(ctx, pd), context.Canceled)
+	require.Zero(t, regions(pd))
+	require.NoError(t, a.Attach(context.Background(), pd))
+	require.ErrorIs(t, a.Detach(ctx, pd), context.Canceled)
+	require.True(t, a.Attached(pd))
+}
+
+func TestBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var running, most atomic.Int32
+		stuck := make(chan struct{})
+		broken := errors.New("broken")
+		var jobs []*job
+		for i := range 100 {
+			tries := 0
+			jobs = append(jobs, &job{run: func() error {
+				n := running.Add(1)
+				defer running.Add(-1)
+				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+				}
+				tries++
+				switch {
+				case i < 20:
+					<-stuck
+				case i == 50 && tries == 1:
+					return broken
+				}
+				return nil
+			}})
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+		defer cancel()
+		left := batch(ctx, jobs) // all workers are stuck
+		require.EqualValues(t, deregistrations, running.Load())
+		require.EqualValues(t, deregistrations, most.Load())
+		for i, err := range left {
+			require.ErrorIs(t, err, context.DeadlineExceeded, i)
+			if i < deregistrations {
+				require.ErrorContains(t, err, "still deregistering")
+			} else {
+				require.ErrorContains(t, err, "not deregistered in time")
+			}
+		}
+		close(stuck)
+		left = batch(context.Background(), jobs)
+		for i, err := range left {
+			if i == 50 {
+				require.ErrorIs(t, err, broken)
+			} else {
+				require.NoError(t, err, i)
+			}
+		}
+		for _, err := range batch(context.Background(), jobs) {
+			require.NoError(t, err)
+		}
+	})
+}

@@ -71,9 +71,8 @@ func (d *Device) readHello(c net.Conn, reply bool) (*hello, error) {
 		}
 		h.private = h.private[wire.EnhancedLen:]
 	}
-	if !d.cfg.Strict { // there a trailer is the user's to see, as any other private data
-		h.private, h.ext, h.ours = wire.DecodeExtension(h.private)
-	}
+	h.private, h.ext, h.ours = wire.DecodeExtension(h.private)
+	h.ours = h.ours && !d.cfg.Strict
 	return h, nil
 }
 

@@ -346,7 +346,9 @@ func (q *QP) settleLocked(wc *WC, kind int, low uint64) (keep bool, win windowOp
 	e := r.buf[seq&r.mask]
 	if wc.Status != StatusSuccess {
 		q.setKnownError()
-		wc.Opcode = e.op
+	}
+	if kind == kindSend || wc.Status != StatusSuccess {
+		wc.Opcode = e.op // devices do not tell a SEND from one with immediate data or invalidation
 	}
 	keep = e.asked || wc.Status != StatusSuccess
 	r.complete(q.uses, seq, keep)

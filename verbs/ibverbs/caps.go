@@ -41,8 +41,9 @@ func (d *device) queryCaps() error {
 	if err != nil {
 		return opErr("ibv_query_port", err)
 	}
+
 	d.attr = a
-	rxe, siw := a.VendorID == vendorRXE, a.VendorID == vendorSIW
+	rxe, siw := d.rxe(), d.siw()
 	iwarp := d.ctx.Transport() == cverbs.TransportIWARP
 	c := &d.caps
 	*c = driver.Caps{
@@ -86,6 +87,10 @@ func (d *device) queryCaps() error {
 		ErrPostCompletesRQ:       !iwarp && !rxe,
 	}
 	c.MWConfines = c.MW2 && !rxe // its check uses the bounds of the region
+	d.wcInv = cverbs.WCFlagInv
+	if rxe {
+		d.wcInv |= cverbs.WCFlagIPCsum // it passes on the kernel's number, which is that of another flag here
+	}
 	switch {
 	case iwarp:
 		c.Transport = driver.TransportIWARP

@@ -23,7 +23,7 @@ import (
 // times up to 4 timeouts: about 2 s.
 const (
 	defaultRdAtomic   = 16
-	defaultRetryCnt   = 7
+	defaultRetryCnt   = 6
 	defaultRNRRetry   = 6 // 7 would be for ever
 	defaultAckTimeout = 67 * time.Millisecond
 	// minRNRTimer is the code of 10.24 ms that a peer waits after we had no
@@ -346,6 +346,9 @@ func (q *qp) connParam(p driver.ConnParam) (*cverbs.ConnParam, error) {
 	}
 	if cp.RetryCount == 0 {
 		cp.RetryCount = defaultRetryCnt
+	}
+	if cp.RetryCount == 7 && q.dev.rxe() {
+		cp.RetryCount = 6 // to rxe, 7 is for ever
 	}
 	if cp.RNRRetryCount == 0 {
 		cp.RNRRetryCount = defaultRNRRetry

@@ -70,7 +70,7 @@ func (q *cq) Poll(wcs []driver.WC) (int, error) {
 			return n, fmt.Errorf("ibv_poll_cq: %d: %w", got, driver.ErrDeviceLost)
 		}
 		for i := range batch[:got] {
-			convert(&wcs[n+i], &batch[i])
+			convert(&wcs[n+i], &batch[i], q.dev.wcInv)
 		}
 		n += got
 		if got < len(batch) {
@@ -94,7 +94,9 @@ var wcOpcode = map[uint32]driver.Opcode{
 	cverbs.WCRecvImm:  driver.OpRecvWriteImm,
 }
 
-func convert(to *driver.WC, from *cverbs.WC) {
+// convert translates one completion; wcInv are the flags that say that a key was
+// invalidated.
+func convert(to *driver.WC, from *cverbs.WC, wcInv uint32) {
 	*to = driver.WC{
 		WRID:      from.WRID,
 		Status:    driver.WCStatus(from.Status), // the values are those of ibv_wc_status
@@ -110,7 +112,7 @@ func convert(to *driver.WC, from *cverbs.WC) {
 	case from.Flags&cverbs.WCFlagImm != 0:
 		to.HasImm = true
 		to.Imm = bits.ReverseBytes32(from.ImmOrRKey)
-	case from.Flags&cverbs.WCFlagInv != 0:
+	case from.Flags&wcInv != 0:
 		to.HasInv = true
 		to.InvalidatedRKey = from.ImmOrRKey
 	}

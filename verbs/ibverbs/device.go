@@ -26,9 +26,11 @@ type device struct {
 	ctx  cverbs.Context
 	attr cverbs.DeviceAttr
 	caps driver.Caps
-	port int             // that connections use, from 1
-	src  cverbs.SockAddr // Config.Addr; invalid: none
-	log  *slog.Logger
+	port int // that connections use, from 1
+	// wcInv are the flags of a completion that say that a key was invalidated.
+	wcInv uint32
+	src   cverbs.SockAddr // Config.Addr; invalid: none
+	log   *slog.Logger
 
 	cm      cverbs.EventChannel
 	cmFile  *pollFile
@@ -199,6 +201,8 @@ func activePort(ctx cverbs.Context) (int, error) {
 func (d *device) Caps() driver.Caps { return d.caps }
 
 func (d *device) iwarp() bool { return d.caps.Transport == driver.TransportIWARP }
+func (d *device) siw() bool   { return d.attr.VendorID == vendorSIW }
+func (d *device) rxe() bool   { return d.attr.VendorID == vendorRXE }
 
 func (d *device) AllocPD() (driver.PD, error) {
 	c, err := d.ctx.AllocPD()

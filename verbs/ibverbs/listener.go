@@ -121,8 +121,9 @@ func (l *listener) Close() error {
 	close(l.done)
 	l.mu.Unlock()
 	err := l.id.destroy()
-	for _, r := range queue {
-		err = errors.Join(err, r.Reject(nil))
+	for _, r := range queue { // a peer that has given up can not be told
+		_ = r.id.do("rdma_reject", func(c cverbs.ID) error { return c.Reject(nil) })
+		err = errors.Join(err, r.id.destroy())
 	}
 	return err
 }

@@ -65,6 +65,7 @@ func (p *pd) CreateQP(a driver.QPAttr) (driver.QP, error) {
 		return nil, createErr("ibv_create_qp", err)
 	}
 	q := &qp{dev: d, c: c, qpn: c.QPN(), hasSRQ: a.SRQ != nil, state: driver.QPStateInit}
+	q.scratch.padEmpty = d.siw()
 	var attr cverbs.QPAttr
 	attr.SetState(int(driver.QPStateInit))
 	attr.SetAccess(d.qpAccess())
@@ -172,7 +173,9 @@ func (q *qp) PostSend(wrs []driver.SendWR) (int, error) {
 func (q *qp) bound(wrs []driver.SendWR) {
 	for i := range wrs {
 		if wrs[i].Opcode == driver.OpBindMW {
-			wrs[i].Bind.MW.(*mw).rkey.Store(wrs[i].Bind.RKey)
+			w := wrs[i].Bind.MW.(*mw)
+			w.c.SetRKey(wrs[i].Bind.RKey)
+			w.rkey.Store(wrs[i].Bind.RKey)
 		}
 	}
 }

@@ -36,7 +36,7 @@ func (p *pd) CreateSRQ(maxWR, maxSGE int) (driver.SRQ, error) {
 	if err != nil {
 		return nil, createErr("ibv_create_srq", err)
 	}
-	s := &srq{dev: d, c: c}
+	s := &srq{dev: d, c: c, scratch: recvScratch{padEmpty: d.siw()}}
 	d.mu.Lock()
 	d.srqs[c] = s
 	d.mu.Unlock()
@@ -85,8 +85,11 @@ func (s *srq) Destroy() error {
 
 // recvScratch holds receives as they cross into C.
 type recvScratch struct {
-	wrs  [cverbs.MaxBatch]cverbs.RecvWR
-	sges []cverbs.SGE
+	// padEmpty: siw refuses a receive without an SGE, but takes one of no bytes
+	// (which others take for 2 GiB).
+	padEmpty bool
+	wrs      [cverbs.MaxBatch]cverbs.RecvWR
+	sges     []cverbs.SGE
 }
 
 // post crosses into C once for every 64 requests.
@@ -98,6 +101,10 @@ func (s *recvScratch) post(wrs []driver.RecvWR, call string, post func([]cverbs.
 		for i := range batch {
 			s.wrs[i] = cverbs.RecvWR{WRID: batch[i].WRID, NumSGE: uint32(len(batch[i].SGEs))}
 			s.sges = appendSGEs(s.sges, batch[i].SGEs)
+			if len(batch[i].SGEs) == 0 && s.padEmpty {
+				s.wrs[i].NumSGE = 1
+				s.sges = append(s.sges, cverbs.SGE{})
+			}
 		}
 		n, errno := post(s.wrs[:len(batch)], s.sges)
 		done += n

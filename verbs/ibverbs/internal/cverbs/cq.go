@@ -122,7 +122,7 @@ const (
 	WCRecvImm    = C.IBV_WC_RECV_RDMA_WITH_IMM
 	WCFlagImm    = C.IBV_WC_WITH_IMM
 	WCFlagInv    = C.IBV_WC_WITH_INV
-	WCStatusLast = C.IBV_WC_GENERAL_ERR
+	WCFlagIPCsum = C.IBV_WC_IP_CSUM_OK
 )
 
 // Poll calls ibv_poll_cq, which returns a negative number on failure.

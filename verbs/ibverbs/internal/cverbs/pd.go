@@ -70,6 +70,10 @@ func (p PD) AllocMW() (MW, error) {
 // RKey is the remote key.
 func (w MW) RKey() uint32 { return uint32(w.c.rkey) }
 
+// SetRKey records the key of the bind that was posted last: ibv_post_send leaves
+// that to its caller, and names the window by it.
+func (w MW) SetRKey(rkey uint32) { w.c.rkey = C.uint32_t(rkey) }
+
 // Handle is the C pointer as SendWR takes it.
 func (w MW) Handle() uint64 { return uint64(uintptr(unsafe.Pointer(w.c))) }
 

@@ -50,6 +50,7 @@ static inline int64_t av_post_send(struct ibv_qp *qp, const struct av_send_wr *i
 		w->num_sge = in->num_sge;
 		w->opcode = in->opcode;
 		w->send_flags = in->flags;
+		w->imm_data = 0; // rxe refuses a bind with anything else
 		sge += in->num_sge;
 		switch (w->opcode) {
 		case IBV_WR_RDMA_WRITE_WITH_IMM:

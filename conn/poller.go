@@ -49,7 +49,7 @@ type poller struct {
 	touched []*Conn // to be settled at the end of the batch
 	packets *packet // free ones
 	wcs     [pollBatch]verbs.WC
-	broken  bool // ch has failed
+	broken  bool // the last Wait has failed
 }
 
 // run is the poller's goroutine. It belongs to the endpoint and ends after stop.
@@ -204,13 +204,14 @@ func (p *poller) mailFor(c *Conn, bits uint32) {
 // sleep arms the lanes, looks once more, and waits for a completion or for mail.
 func (p *poller) sleep() {
 	p.sleeping.Store(true)
+	broken := p.broken // by the last Wait
 	for _, l := range *p.lanes.Load() {
 		if l.armed {
 			continue
 		}
 		if err := l.cq.ReqNotify(false); err != nil {
 			l.failAll(err)
-			p.broken = true
+			broken = true
 			continue
 		}
 		l.armed = true
@@ -221,7 +222,7 @@ func (p *poller) sleep() {
 	}
 	p.e.stats.sleeps.Add(1)
 	ctx, cancel := context.Background(), context.CancelFunc(nil)
-	if p.broken {
+	if broken {
 		ctx, cancel = context.WithTimeout(ctx, brokenWait)
 		defer cancel()
 	}
@@ -234,14 +235,16 @@ func (p *poller) sleep() {
 			}
 		}
 	}
-	if err != nil && !p.broken {
-		p.broken = true
-		for _, l := range *p.lanes.Load() {
-			l.failAll(err)
-		}
+	if ctx.Err() != nil {
+		return // broken, and looking again
 	}
-	if err != nil && ctx.Err() == nil {
-		// The channel does not even wait any more.
+	if p.broken = err != nil; !p.broken {
+		return
+	}
+	for _, l := range *p.lanes.Load() {
+		l.failAll(err)
+	}
+	if broken { // it does not even wait for the time given
 		t := time.NewTimer(brokenWait)
 		<-t.C
 	}

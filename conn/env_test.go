@@ -190,7 +190,18 @@ func (n *node) send(c *Conn, head string, sizes ...int) []byte {
 
 func (n *node) expect(c *Conn, head string, data []byte) received {
 	n.t.Helper()
-	r := get(n.t, n.messages)
+	var r received
+	select {
+	case r = <-n.messages:
+	default:
+		select {
+		case r = <-n.messages:
+		case <-c.Done():
+			require.NoError(n.t, c.Err(), "instead of %q", head)
+		case <-time.After(wait):
+			r = get(n.t, n.messages)
+		}
+	}
 	require.Same(n.t, c, r.c)
 	require.Equal(n.t, head, r.head)
 	require.Equal(n.t, len(data), len(r.data))
@@ -214,6 +225,7 @@ func each(t *testing.T, f func(t *testing.T, cfg nodeConfig)) {
 		"no scoped keys":  {noScopedKeys: true},
 		"no copies":       {CopyBreak: -1},
 		"always fetched":  {EagerMax: -1, CopyBreak: -1},
+		"mixed":           {EagerMax: 100_000},
 		"small and short": {Credits: 8, SendDepth: 8, OpDepth: 4, RecvSize: 4 << 10, Rendezvous: 1},
 	} {
 		t.Run(name, func(t *testing.T) { f(t, nodeConfig{Config: cfg}) })

@@ -26,15 +26,20 @@ type op struct {
 	rendezvous bool
 	seq, entry uint64        // number of the rendezvous, and of its entry
 	list       *buffer.List  // local side: with posted references, and for a user's op a list of its own
-	seg, off   int           // next local piece
 	remote     []remoteRange // peer's side
-	rseg       int           // next remote piece
-	roff       uint64
-	left       int64         // bytes to post
+	progress                 // of posting
 	posted     int           // requests on the QP
 	over       chan struct{} // capacity 1: a user's op has completed
 	abandoned  bool          // nobody waits
 	next       *op           // free, or waiting for the queue
+}
+
+// progress is how far the requests of an op have been posted.
+type progress struct {
+	seg, off int    // next local piece
+	rseg     int    // next remote piece
+	roff     uint64 // in it
+	left     int64  // bytes to post
 }
 
 // opTable is the one-sided transfers of a connection.
@@ -80,12 +85,12 @@ func (c *Conn) pumpOps() {
 	t := &c.ops
 	for t.head != nil && t.posted < c.e.cfg.OpDepth && c.Err() == nil {
 		o := t.head
-		before := *o
+		before := o.progress
 		wr := c.nextRequest(o)
 		n, err := c.qp.PostSend(wr)
 		if n == 0 {
 			// It stays queued as it was, and is given back when the connection is.
-			*o = before
+			o.progress = before
 			c.postFailed(err)
 			return
 		}

@@ -213,7 +213,7 @@ func (c *Conn) checkBye() {
 // the segments. false: the gate is closed, and the record is still to be
 // handled.
 func (c *Conn) record(p *packet, r wire.Record, body []byte) (bool, error) {
-	if c.rx.part != nil && r.Type != wire.Frag {
+	if c.rx.part != nil && r.Type != wire.Frag && r.Type != wire.Done {
 		return false, c.protocol("%v within a message", r.Type)
 	}
 	switch r.Type {

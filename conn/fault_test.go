@@ -37,7 +37,8 @@ func TestMalformedHello(t *testing.T) {
 		require.True(t, ok, name)
 		require.Equal(t, c.reason, reason, name)
 	}
-	require.Len(t, n.dev.Resources(), before)
+	// The answer is out before the request is gone.
+	require.Eventually(t, func() bool { return len(n.dev.Resources()) == before }, wait, time.Millisecond)
 	require.EqualValues(t, 5, n.Stats().Refused)
 	require.Empty(t, n.accepted)
 }

@@ -48,7 +48,7 @@ func TestConformanceStrict(t *testing.T) {
 // One end is strict, the other falls back.
 func TestConformanceFallback(t *testing.T) {
 	verbstest.Run(t, verbstest.Config{
-		Open: opener(iwarp.Config{}), OpenPeer: opener(iwarp.Config{Strict: true}), Skips: skipsOfStrict, Quick: true,
+		Open: opener(iwarp.Config{}), OpenPeer: opener(iwarp.Config{Strict: true}), Skips: skipsOfStrict, PrivateDataTrails: true, Quick: true,
 	})
 }
 

@@ -120,10 +120,10 @@ func channelOfManyCQs(e *env) {
 		byCQ[cq] = i
 		p := e.pair(pairOpts{with: func(x *end, c *verbs.QPConfig) {
 			if x.name == "b" {
+				x.rq = &queue{e: e, cq: cq, ch: ch}
 				c.RecvCQ = cq
 			}
 		}})
-		p.b.rq = &queue{e: e, cq: cq, ch: ch}
 		pairs = append(pairs, p)
 	}
 	for i := range uint64(e.short(200)) {

@@ -170,8 +170,9 @@ func atomicsOfMany(e *env) {
 	e.need(p0.a.qp.Features().Atomics, noAtomics)
 	pairs := []pair{p0}
 	for range n - 1 {
-		p := pair{e.end("a", e.dialer(), pairOpts{}), p0.b.sibling("b", pairOpts{depth: 0, with: func(x *end, c *verbs.QPConfig) {
-			c.SendCQ, c.RecvCQ = x.queue(x.dev, 16).cq, x.queue(x.dev, 16).cq
+		p := pair{e.end("a", e.dialer(), pairOpts{}), p0.b.sibling("b", pairOpts{with: func(x *end, c *verbs.QPConfig) {
+			x.sq, x.rq = x.queue(x.dev, 16), x.queue(x.dev, 16)
+			c.SendCQ, c.RecvCQ = x.sq.cq, x.rq.cq
 		}})}
 		p.connect(driver.ConnParam{})
 		pairs = append(pairs, p)
@@ -254,7 +255,8 @@ func invalidateOrdinary(e *env) {
 	require.True(e, t.good.mr.Live())
 	// The region serves other connections still.
 	q := pair{e.end("a", e.dialer(), pairOpts{}), p.b.sibling("b", pairOpts{with: func(x *end, c *verbs.QPConfig) {
-		c.SendCQ, c.RecvCQ = x.queue(x.dev, 16).cq, x.queue(x.dev, 16).cq
+		x.sq, x.rq = x.queue(x.dev, 16), x.queue(x.dev, 16)
+		c.SendCQ, c.RecvCQ = x.sq.cq, x.rq.cq
 	}})}
 	q.connect(driver.ConnParam{})
 	src := q.a.mem(100, 0)

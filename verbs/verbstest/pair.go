@@ -118,10 +118,12 @@ func (x *end) attach(o pairOpts) {
 	x.later(phaseQP, func() error { _, err := qp.Close(); return err })
 }
 
-// connect connects the ends.
+// connect connects the ends and has the dialer say something: on iWARP the send
+// queue of the acceptor stands still until then.
 func (p pair) connect(param driver.ConnParam) {
 	p.a.Helper()
 	require.NoError(p.a, p.tryConnect(p.a.ctx, param))
+	p.a.fence(p.b)
 }
 
 func (p pair) tryConnect(ctx context.Context, param driver.ConnParam) error {

@@ -139,7 +139,6 @@ func (e *env) busyEnds(n int) (pair, map[*end]*memory) {
 	for _, x := range []*end{p.a, p.b} {
 		mems[x] = x.mem(3*n, accRemote)
 	}
-	p.a.fence(p.b) // the acceptor may speak
 	for _, dir := range []pair{p, {p.b, p.a}} {
 		mine, theirs := mems[dir.a], mems[dir.b]
 		sink := dir.a.sink(n)

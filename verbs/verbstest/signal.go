@@ -251,10 +251,10 @@ func sharedCQ(e *env) {
 	p := e.pair(pairOpts{depth: depth, with: func(x *end, c *verbs.QPConfig) {
 		if x.name == "a" {
 			q = e.queue(x.dev, 2*depth)
+			x.sq, x.rq = q, q
 			c.SendCQ, c.RecvCQ = q.cq, nil
 		}
 	}})
-	p.a.sq, p.a.rq = q, q
 	for i := range uint64(e.short(100)) {
 		p.b.postRecv(verbs.RecvWR{WRID: i})
 		p.a.postRecv(verbs.RecvWR{WRID: i})

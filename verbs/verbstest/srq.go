@@ -30,10 +30,11 @@ func (e *env) senders(n, depth int) []pair {
 		b := first
 		if i > 0 {
 			bo := shared
-			sq := e.queue(first.dev, depth)
-			bo.with = func(_ *end, c *verbs.QPConfig) { c.SendCQ = sq.cq }
+			bo.with = func(x *end, c *verbs.QPConfig) {
+				x.sq = e.queue(first.dev, depth)
+				c.SendCQ = x.sq.cq
+			}
 			b = first.sibling("b", bo)
-			b.sq = sq
 		}
 		p := pair{e.end("a", e.dialer(), o), b}
 		p.connect(driver.ConnParam{})

@@ -43,6 +43,9 @@ type Config struct {
 	// SingleProcess: a second process cannot reach this device (it runs over
 	// an in-memory network). The subtests that kill a process skip.
 	SingleProcess bool
+	// PrivateDataTrails: one end puts data of its own behind the user's private
+	// data, which the other does not know how to take off.
+	PrivateDataTrails bool
 	// Quick shortens loops and messages as -test.short does: for the variants
 	// of a device that has had a whole run.
 	Quick bool

@@ -12,7 +12,9 @@ import (
 // with the status of the violation, and what was posted after it is flushed.
 // Elsewhere (iWARP) a WRITE or SEND has completed when it was handed to the
 // transport: the connection ends, at both ends, and nothing tells the request.
-// On all devices: no byte moves, and the receives of the target are flushed.
+// On all devices: no byte moves outside of what the key gives access to, nor
+// inside, except that iWARP has placed the segments before the one that does not
+// fit; and the receives of the target are flushed.
 
 var violationTests = func() (tests []subtest) {
 	for _, op := range []verbs.Opcode{driver.OpWrite, driver.OpRead} {
@@ -35,6 +37,7 @@ type violation struct {
 	// that op needs.
 	aim   func(t *target, op verbs.Opcode, n int) (rkey uint32, addr uint64)
 	event bool // the target gets EventQPAccessErr (iWARP)
+	fits  bool // the first segments of a WRITE may
 }
 
 // target is the memory of the violated end.
@@ -42,6 +45,7 @@ type target struct {
 	*env
 	b     *end
 	good  *memory // targetSize bytes with all remote rights
+	all   []byte  // these and what is around them
 	stale uint32  // key of a region that is gone
 	where uint64  // its address
 	// release gives up what keeps the QP of b from being closed. May be nil.
@@ -53,8 +57,8 @@ const targetSize = 8192
 var violations = []violation{
 	{"UnknownKey", func(t *target, _ verbs.Opcode, _ int) (uint32, uint64) {
 		return t.good.mr.RKey() ^ 0xa5a5a500, t.good.addr(0)
-	}, false},
-	{"StaleKey", func(t *target, _ verbs.Opcode, _ int) (uint32, uint64) { return t.stale, t.where }, false},
+	}, false, false},
+	{"StaleKey", func(t *target, _ verbs.Opcode, _ int) (uint32, uint64) { return t.stale, t.where }, false, false},
 	{"WithoutRight", func(t *target, op verbs.Opcode, _ int) (uint32, uint64) {
 		acc := accWrite
 		if op == driver.OpWrite {
@@ -64,31 +68,31 @@ var violations = []violation{
 		guardFill(m.b)
 		t.Cleanup(func() { require.NoError(t, untouched(m.b)) })
 		return m.mr.RKey(), m.addr(0)
-	}, true},
+	}, true, false},
 	{"LocalKey", func(t *target, _ verbs.Opcode, _ int) (uint32, uint64) {
 		m := t.b.mem(targetSize, accLocal)
 		guardFill(m.b)
 		t.Cleanup(func() { require.NoError(t, untouched(m.b)) })
 		return m.mr.LKey(), m.addr(0)
-	}, false},
+	}, false, false},
 	{"OfOtherPD", func(t *target, _ verbs.Opcode, _ int) (uint32, uint64) {
 		m := t.reg(t.allocPD(t.b.dev), targetSize, accRemote)
 		guardFill(m.b)
 		t.Cleanup(func() { require.NoError(t, untouched(m.b)) })
 		return m.mr.RKey(), m.addr(0)
-	}, false},
+	}, false, false},
 	{"BeforeStart", func(t *target, _ verbs.Opcode, n int) (uint32, uint64) {
 		return t.good.mr.RKey(), t.good.addr(0) - uint64(n)
-	}, true},
+	}, true, false},
 	{"AcrossStart", func(t *target, _ verbs.Opcode, _ int) (uint32, uint64) {
 		return t.good.mr.RKey(), t.good.addr(0) - 1
-	}, true},
+	}, true, false},
 	{"AcrossEnd", func(t *target, _ verbs.Opcode, n int) (uint32, uint64) {
 		return t.good.mr.RKey(), t.good.addr(targetSize-n) + 1
-	}, true},
+	}, true, true},
 	{"PastEnd", func(t *target, _ verbs.Opcode, _ int) (uint32, uint64) {
 		return t.good.mr.RKey(), t.good.addr(0) + targetSize
-	}, true},
+	}, true, false},
 }
 
 // victims is a pair whose accepting end has a target.
@@ -102,8 +106,9 @@ func (e *env) victims(o pairOpts) (pair, *target) {
 		require.NoError(e, err)
 		t.stale, t.where = mr.RKey(), mr.Addr()
 		require.NoError(e, mr.Deregister())
-		t.b, t.good = b, b.mem(targetSize, accRemote)
-		guardFill(t.good.b)
+		t.all = make([]byte, 3*targetSize)
+		guardFill(t.all)
+		t.b, t.good = b, e.regBytes(b.pd, t.all[targetSize:2*targetSize:2*targetSize], accRemote)
 	}
 	return e.pair(o), t
 }
@@ -121,6 +126,11 @@ func violate(e *env, op verbs.Opcode, v violation) {
 			wr.SGEs = []verbs.SGE{sink.sge(0, n)}
 		}
 		p.violated(t, wr, driver.StatusRemAccessErr, v.event)
+		require.NoError(e, untouched(t.all[:targetSize]), "memory before the target changed")
+		require.NoError(e, untouched(t.all[2*targetSize:]), "memory behind the target changed")
+		if op == driver.OpRead || !v.fits || p.a.caps.Transport != driver.TransportIWARP {
+			require.NoError(e, untouched(t.good.b), "memory of the target changed")
+		}
 		require.NoError(e, untouched(sink.b), "a refused READ has brought something")
 	}
 }
@@ -172,7 +182,6 @@ func (p pair) violated(t *target, wr verbs.SendWR, status verbs.WCStatus, event 
 	p.b.gone()
 	e.flushes(p.b, 0, 2)
 	require.NoError(e, untouched(inbox.b))
-	require.NoError(e, untouched(t.good.b), "memory of the target changed")
 	if t.release != nil {
 		require.NoError(e, t.release())
 	}

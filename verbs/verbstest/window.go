@@ -151,6 +151,7 @@ func grantViolated(e *env, k grantKind, v struct {
 	wr := g.at(m, signaled(1, v.op, local.sge(0, v.n)), v.off)
 	p.violated(&target{env: e, b: p.b, good: m, release: g.end}, wr, driver.StatusRemAccessErr, true)
 	require.NoError(e, untouched(local.b))
+	require.NoError(e, untouched(m.b))
 }
 
 // grantHolds checks that the region and the QP are not closed under a grant.
@@ -216,8 +217,9 @@ func grantOfOtherQP(e *env, k grantKind) {
 		c.SendCQ, c.RecvCQ = x.sq.cq, x.rq.cq
 	}})}
 	q.connect(driver.ConnParam{})
-	src := q.a.mem(100, 0)
+	src := q.a.mem(100, 0) // zeros
 	q.violated(&target{env: e, b: q.b, good: m}, g.at(m, signaled(1, driver.OpWrite, src.sge(0, 100)), grantOff), driver.StatusRemAccessErr, false)
+	require.NoError(e, untouched(m.b))
 	// The connection that it was made for is not concerned.
 	p.a.post(g.at(m, signaled(1, driver.OpWrite, p.a.mem(100, 0).sge(0, 100)), grantOff))
 	p.a.sq.good(1, driver.OpWrite)
@@ -240,7 +242,9 @@ func grantInvalidated(e *env, k grantKind) {
 	wc := p.b.rq.good(3, driver.OpRecv)
 	require.True(e, wc.HasInv)
 	require.Equal(e, g.rkey, wc.InvalidatedRKey)
+	clear(src.b)
 	p.violated(&target{env: e, b: p.b, good: m, release: g.end}, g.at(m, signaled(1, driver.OpWrite, src.sge(0, 100)), grantOff), driver.StatusRemAccessErr, false)
+	require.NoError(e, untouched(m.b))
 }
 
 // grantManyTimes grants, lets the peer write, and revokes, again and again: a
@@ -313,6 +317,7 @@ func windowRebound(e *env) {
 	p.a.post(now.at(m, signaled(1, driver.OpWrite, src.sge(0, 100)), 200))
 	p.a.sq.good(1, driver.OpWrite)
 	p.violated(&target{env: e, b: p.b, good: m, release: w.Close}, (&grant{rkey: old}).at(m, signaled(1, driver.OpWrite, src.sge(0, 100)), 0), driver.StatusRemAccessErr, false)
+	require.NoError(e, untouched(m.b))
 }
 
 // invalidate posts the local invalidation of a window's key.
@@ -341,5 +346,6 @@ func windowInvalidated(e *env) {
 	p.b.invalidate(w, rkey)
 	src := p.a.mem(100, 0)
 	p.violated(&target{env: e, b: p.b, good: m}, (&grant{rkey: rkey}).at(m, signaled(1, driver.OpWrite, src.sge(0, 100)), 0), driver.StatusRemAccessErr, false)
+	require.NoError(e, untouched(m.b))
 	require.NoError(e, m.mr.Deregister())
 }

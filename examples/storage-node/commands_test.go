@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every command, in processes of their own, over every transport.
+// Every command, over every transport.
 func TestCommands(t *testing.T) {
 	for _, device := range devices {
 		t.Run(device, func(t *testing.T) {
@@ -91,7 +90,8 @@ var stepLine = regexp.MustCompile(`^ +[0-9.]+(?:ns|µs|ms|s) +(\w+): `)
 func TestDemo(t *testing.T) {
 	for _, device := range devices {
 		t.Run(device, func(t *testing.T) {
-			r := inProcess(context.Background(), "demo", "--device", device, "--size", "8MiB")
+			t.Setenv("TMPDIR", t.TempDir())
+			r := exec1(nil, "demo", "--device", device, "--size", "8MiB")
 			require.Zero(t, r.status, r.stderr+r.stdout)
 			var steps []string
 			for line := range strings.Lines(r.stdout) {
@@ -119,11 +119,11 @@ func TestUsage(t *testing.T) {
 		{"get", "--server", "x", "--range", "a-b", "k", "-"}, {"serve", "--listen", "x"},
 		{"serve", "--listen", "x", "--data", "y", "--arena", "lots"}, {"serve", "--listen", "x", "--data", "y", "--device", "warp"},
 	} {
-		r := inProcess(context.Background(), args...)
+		r := exec1(nil, args...)
 		require.Equal(t, exitUsage, r.status, "%q", args)
 		require.Contains(t, r.stderr, "storage-node: error: ", "%q", args)
 	}
-	r := inProcess(context.Background(), "--help")
+	r := exec1(nil, "--help")
 	require.Zero(t, r.status)
 	require.Contains(t, r.stdout, "demo")
 }

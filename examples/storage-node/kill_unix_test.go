@@ -145,7 +145,7 @@ func TestNodeKilled(t *testing.T) {
 				p := startNode(t, dir, listen(device)...)
 				f, err := fabric.Open(fabric.Config{Name: messenger.EntityName{Type: messenger.Client, Num: -1}, Device: device})
 				require.NoError(t, err)
-				addrs, err := f.Addrs(p.addr)
+				addrs, err := fabric.ParseAddrs(device, p.addr)
 				require.NoError(t, err)
 				c, err := client.Dial(context.Background(), f.Messenger, f.Arena, addrs, client.Config{Timeout: 5 * time.Second})
 				require.NoError(t, err)
@@ -204,7 +204,7 @@ func TestTerminate(t *testing.T) {
 						if err != nil {
 							return err
 						}
-						addrs, err := f.Addrs(p.addr)
+						addrs, err := fabric.ParseAddrs(device, p.addr)
 						if err != nil {
 							return err
 						}

@@ -64,24 +64,20 @@ type result struct {
 	stdout, stderr string
 }
 
-// exec1 runs the program to its end.
-func exec1(t *testing.T, stdin io.Reader, args ...string) result {
-	t.Helper()
-	cmd := command(args...)
-	var out, errs bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &errs
-	err := cmd.Run()
-	if err != nil {
-		var exit *exec.ExitError
-		require.ErrorAs(t, err, &exit)
+// exec1 runs the program to its end, inside the test.
+func exec1(stdin io.Reader, args ...string) result {
+	if stdin == nil {
+		stdin = strings.NewReader("")
 	}
-	return result{cmd.ProcessState.ExitCode(), out.String(), errs.String()}
+	var out, errs bytes.Buffer
+	status := run(context.Background(), args, stdin, &out, &errs)
+	return result{status, out.String(), errs.String()}
 }
 
 // ok runs the program, which must succeed, and returns what it printed.
 func ok(t *testing.T, stdin io.Reader, args ...string) string {
 	t.Helper()
-	r := exec1(t, stdin, args...)
+	r := exec1(stdin, args...)
 	require.Zero(t, r.status, "%q: %s", args, r.stderr)
 	return r.stdout
 }
@@ -89,7 +85,7 @@ func ok(t *testing.T, stdin io.Reader, args ...string) string {
 // fails runs the program, which must fail, and returns what it said.
 func fails(t *testing.T, stdin io.Reader, args ...string) string {
 	t.Helper()
-	r := exec1(t, stdin, args...)
+	r := exec1(stdin, args...)
 	require.Equal(t, exitError, r.status, "%q: %s%s", args, r.stdout, r.stderr)
 	require.Contains(t, r.stderr, "storage-node: error: ", "%q", args)
 	require.NotContains(t, r.stderr, "panic", "%q", args)
@@ -251,13 +247,6 @@ func sameBytes(t *testing.T, a, b io.Reader) {
 			return
 		}
 	}
-}
-
-// inProcess runs the program inside the test.
-func inProcess(ctx context.Context, args ...string) result {
-	var out, errs bytes.Buffer
-	status := run(ctx, args, strings.NewReader(""), &out, &errs)
-	return result{status, out.String(), errs.String()}
 }
 
 func to(p *process, args ...string) []string {

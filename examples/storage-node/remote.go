@@ -21,6 +21,10 @@ type remote struct {
 
 // do connects to the node, runs f and disconnects.
 func (r *remote) do(p *program, f func(context.Context, *client.Client) error) (err error) {
+	addrs, err := fabric.ParseAddrs(r.Device, r.Server)
+	if err != nil {
+		return err
+	}
 	fab, err := fabric.Open(fabric.Config{
 		Name:   messenger.EntityName{Type: messenger.Client, Num: -1},
 		Device: r.Device,
@@ -36,10 +40,6 @@ func (r *remote) do(p *program, f func(context.Context, *client.Client) error) (
 		defer cancel()
 		err = errors.Join(err, fab.Close(ctx, func(what string) { p.log.Debug("shutdown", "what", what) }))
 	}()
-	addrs, err := fab.Addrs(r.Server)
-	if err != nil {
-		return err
-	}
 	c, err := client.Dial(p.ctx, fab.Messenger, fab.Arena, addrs, client.Config{Timeout: r.Timeout})
 	if err != nil {
 		return err

@@ -33,6 +33,10 @@ type server struct {
 
 // startServer opens the store and the fabric and listens. On an error nothing is left open.
 func startServer(ctx context.Context, cfg serverConfig) (s *server, err error) {
+	addrs, err := fabric.ParseAddrs(cfg.device, cfg.listen)
+	if err != nil {
+		return nil, err
+	}
 	s = &server{}
 	defer func() {
 		if err != nil {
@@ -52,10 +56,6 @@ func startServer(ctx context.Context, cfg serverConfig) (s *server, err error) {
 		Pin:    cfg.pin,
 		Logger: cfg.log,
 	})
-	if err != nil {
-		return s, err
-	}
-	addrs, err := s.fabric.Addrs(cfg.listen)
 	if err != nil {
 		return s, err
 	}

@@ -141,6 +141,10 @@ func (c *Client) fail(op, key string, err error) error {
 	if errors.As(err, &e) {
 		return err
 	}
+	var fault *messenger.FaultError
+	if errors.Is(err, messenger.ErrReset) || errors.As(err, &fault) || c.gone.Err() != nil {
+		err = fmt.Errorf("%w: %w", ErrGone, err)
+	}
 	return &Error{Op: op, Key: key, Node: c.node, Err: err}
 }
 
@@ -166,11 +170,8 @@ func (c *Client) call(ctx context.Context, t uint16, req appender, data *buffer.
 	r, err := c.conn.Call(ctx, m)
 	if err != nil {
 		m.Release()
-		switch {
-		case c.gone.Err() != nil:
-			return nil, fmt.Errorf("%w: %w", ErrGone, err)
-		case errors.Is(err, context.DeadlineExceeded):
-			return nil, fmt.Errorf("no answer within %v: %w", c.cfg.Timeout, err)
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("no answer within %v: %w", c.cfg.Timeout, err)
 		}
 		return nil, err
 	}

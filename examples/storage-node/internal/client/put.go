@@ -158,7 +158,7 @@ func (c *Client) sendWindows(ctx context.Context, ring *ring, begun *wire.PutRep
 
 // endTransfer tells the node that a transfer will not go on. It is a courtesy: the node finds out by itself.
 func (c *Client) endTransfer(ctx context.Context, transfer uint64) {
-	if c.gone.Err() != nil {
+	if c.conn.State() == messenger.StateClosed {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeTimeout)

@@ -53,8 +53,6 @@ type Fabric struct {
 	Device    *verbs.Device // nil for DeviceTCP
 	Arena     *buffer.Arena
 	Messenger *messenger.Messenger
-
-	scheme string
 }
 
 // Open opens device, arena and messenger; on an error nothing stays open. Errors name the part that failed; an arena that
@@ -81,7 +79,6 @@ func Open(cfg Config) (f *Fabric, err error) {
 	var transports []messenger.Transport
 	switch cfg.Device {
 	case "", DeviceIWARP:
-		f.scheme = messenger.SchemeIWARP
 		if f.Device, err = iwarp.Open(iwarp.Config{Pin: cfg.Pin, Logger: cfg.Logger}); err != nil {
 			return f, fmt.Errorf("opening the device: %w", err)
 		}
@@ -92,7 +89,6 @@ func Open(cfg Config) (f *Fabric, err error) {
 			return conn.NewEndpoint(f.Device, f.Arena, c)
 		}})
 	case DeviceTCP:
-		f.scheme = messenger.SchemeTCP
 		if cfg.Pin {
 			return f, errors.New("pinning memory takes a device: leave --pin out or use --device iwarp")
 		}
@@ -114,13 +110,17 @@ func Open(cfg Config) (f *Fabric, err error) {
 	return f, nil
 }
 
-// Addrs parses a comma-separated list of addresses. One without a scheme, host:port, gets that of the device.
-func (f *Fabric) Addrs(s string) (messenger.AddrVec, error) {
+// ParseAddrs parses a comma-separated list of addresses. One without a scheme, host:port, gets that of the device.
+func ParseAddrs(device, s string) (messenger.AddrVec, error) {
+	scheme := messenger.SchemeIWARP
+	if device == DeviceTCP {
+		scheme = messenger.SchemeTCP
+	}
 	parts := strings.Split(s, ",")
 	for i, p := range parts {
 		parts[i] = strings.TrimSpace(p)
 		if !strings.Contains(p, "://") {
-			parts[i] = f.scheme + "://" + parts[i]
+			parts[i] = scheme + "://" + parts[i]
 		}
 	}
 	return messenger.ParseAddrs(strings.Join(parts, ","))

@@ -115,7 +115,6 @@ func (d *Device) SetTraceStacks(on bool) { d.trace.Store(on) }
 // parents come before children.
 func (d *Device) Resources() []Resource {
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	inFlight := map[*MR]int{}
 	for _, q := range d.byQP {
 		q.mu.Lock()
@@ -128,6 +127,7 @@ func (d *Device) Resources() []Resource {
 		s.mu.Unlock()
 	}
 	var rs []Resource
+	var stacks [][]uintptr
 	now := time.Now()
 	for o := d.oldest; o != nil; o = o.next {
 		r := o.describeLocked(now)
@@ -135,6 +135,11 @@ func (d *Device) Resources() []Resource {
 			r.Posted = inFlight[m]
 		}
 		rs = append(rs, r)
+		stacks = append(stacks, o.stack)
+	}
+	d.mu.Unlock()
+	for i := range rs {
+		rs[i].Stack = formatStack(stacks[i]) // slow
 	}
 	return rs
 }
@@ -201,7 +206,8 @@ func (d *Device) opError(op string, qpn uint32, err error) error {
 	if err == nil {
 		return nil
 	}
-	if _, ok := err.(*OpError); ok {
+	var wrapped *OpError
+	if errors.As(err, &wrapped) {
 		return err
 	}
 	return &OpError{Op: op, Device: d.caps.Name, QPN: qpn, Err: err}

@@ -46,7 +46,7 @@ type Resource struct {
 	QPN          uint32 // QP; for a window or scoped key the QP it is bound to
 	Posted       int    // QP, SRQ: requests posted or not yet polled; MR: their SGEs that name it
 	Age          time.Duration
-	Stack        string // where it was made, when tracing was on
+	Stack        string // where it was made, when tracing was on; not in errors
 }
 
 func (r Resource) String() string {
@@ -186,9 +186,9 @@ func (o *object) setParentLocked(i int, p *object) {
 	}
 }
 
-// describeLocked is the Resource of o; dev.mu is held.
+// describeLocked is the Resource of o without its stack; dev.mu is held.
 func (o *object) describeLocked(now time.Time) Resource {
-	r := Resource{Kind: o.kind, ID: o.id, Age: now.Sub(o.born), Stack: formatStack(o.stack)}
+	r := Resource{Kind: o.kind, ID: o.id, Age: now.Sub(o.born)}
 	o.self.describe(&r)
 	return r
 }

@@ -121,7 +121,8 @@ type QP interface {
 	Disconnect() error
 	// Destroy ends all access of the device on behalf of the QP, at once,
 	// gracefully or not. Its completions not yet polled are purged or, on some
-	// devices, remain in the CQ. It may block for long.
+	// devices, remain in the CQ. Those of entries of an SRQ had better remain:
+	// only they say which entries it had taken. It may block for long.
 	Destroy() error
 }
 

@@ -212,8 +212,10 @@ func (q *queuePair) Destroy() error {
 		w.(*window).unbind()
 		return true
 	})
-	q.scq.purge(q)
-	q.rcq.purge(q)
+	if q.srq == nil {
+		q.scq.purge(q)
+		q.rcq.purge(q)
+	} // else its completions stay: only they say which entries of the SRQ it had taken
 	q.dev.dropEvents(func(e driver.Event) bool { return e.QP == driver.QP(q) })
 	q.scq.qps.Add(-1)
 	q.rcq.qps.Add(-1)

@@ -2,8 +2,8 @@ package verbstest
 
 import (
 	"fmt"
-	"io"
 	"os"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -21,26 +21,28 @@ import (
 func Main(m *testing.M, opts ...goleak.Option) {
 	verbs.TraceStacksByDefault(true)
 	code := m.Run()
-	if code == 0 && !leftNothing(os.Stderr, opts) {
-		code = 1
+	if code == 0 {
+		if s := left(opts); s != "" {
+			_, _ = os.Stderr.WriteString(s)
+			code = 1
+		}
 	}
 	os.Exit(code)
 }
 
-func leftNothing(w io.Writer, opts []goleak.Option) bool {
-	clean := true
+// left describes what is left, or is empty.
+func left(opts []goleak.Option) string {
+	var b strings.Builder
 	for _, d := range verbs.Devices() {
-		clean = false
-		fmt.Fprintf(w, "device %s was not closed\n", d.Name())
+		fmt.Fprintf(&b, "device %s was not closed\n", d.Name())
 		for _, r := range d.Resources() {
-			fmt.Fprintf(w, "  %v is left, made by\n%s", r, r.Stack)
+			fmt.Fprintf(&b, "  %v is left, made by\n%s", r, r.Stack)
 		}
 	}
 	if err := goleak.Find(opts...); err != nil {
-		clean = false
-		fmt.Fprintf(w, "goroutines are left: %v\n", err)
+		fmt.Fprintf(&b, "goroutines are left: %v\n", err)
 	}
-	return clean
+	return b.String()
 }
 
 // NoLeaks fails the test if, when it ends, a device that was opened since is

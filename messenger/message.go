@@ -57,6 +57,9 @@ type Message struct {
 // keepFront is the largest front buffer that a released Message keeps, bytes.
 const keepFront = 64 << 10
 
+// minFront is the least front buffer that a Message has, bytes.
+const minFront = 256
+
 var messages = sync.Pool{New: func() any { return new(Message) }}
 
 // NewMessage returns a reference to an empty message of type t and default
@@ -64,20 +67,20 @@ var messages = sync.Pool{New: func() any { return new(Message) }}
 //
 //	m.Front = append(m.Front, ...)
 //
-// allocates nothing when the message has been used before, see Grow.
+// allocates nothing up to 256 bytes; see Grow for more.
 func NewMessage(t uint16) *Message {
 	m := messages.Get().(*Message)
 	m.refs.Store(1)
 	m.Type, m.Priority, m.Version, m.CompatVersion = t, PriorityDefault, 1, 1
-	m.Front = m.own[:0]
+	m.Grow(0)
 	return m
 }
 
 // Grow makes room for n bytes in the message's own memory and sets Front to an
 // empty slice of it.
 func (m *Message) Grow(n int) {
-	if cap(m.own) < n {
-		m.own = make([]byte, 0, max(n, 256))
+	if m.own == nil || cap(m.own) < n {
+		m.own = make([]byte, 0, max(n, minFront))
 	}
 	m.Front = m.own[:0]
 }

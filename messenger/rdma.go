@@ -47,7 +47,8 @@ func (t *rdmaTransport) goodbye(ctx context.Context) { t.c.Shutdown(ctx) }
 
 // rdmaState is what the poller keeps for a link.
 type rdmaState struct {
-	parked bool // the admission waits for a throttle
+	parked bool   // the admission waits for a throttle
+	resume func() // Conn.Resume, made once
 	// admitted counts messages that have passed the throttles and not come
 	// yet, and their bytes.
 	admitted      int64
@@ -156,7 +157,10 @@ func (m *Messenger) admitRDMA(c *conn.Conn, head []byte, payload int64) bool {
 		}
 		l.adm.begin(l.limit, size)
 	}
-	if !l.adm.advance(c.Resume) {
+	if st.resume == nil {
+		st.resume = c.Resume
+	}
+	if !l.adm.advance(st.resume) {
 		if !st.parked {
 			st.parked = true
 			m.n.throttleWaits.Add(1)

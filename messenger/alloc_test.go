@@ -1,0 +1,65 @@
+package messenger
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/buffer"
+)
+
+// steady measures allocations of the whole process, both sides, per message.
+func steady(t *testing.T, n int, f func(n int)) float64 {
+	t.Helper()
+	f(n) // pools, maps and scratch buffers grow to what is needed
+	best := 1e9
+	for range 5 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		f(n)
+		runtime.ReadMemStats(&after)
+		best = min(best, float64(after.Mallocs-before.Mallocs)/float64(n))
+	}
+	return best
+}
+
+// TestSteadyStateAllocatesNothing counts allocations of sender and receiver
+// together, on each carrier, for messages without and with payload.
+func TestSteadyStateAllocatesNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector makes pools drop what they are given")
+	}
+	carriers(t, func(t *testing.T, scheme string) {
+		got := make(chan struct{}, 1<<16)
+		sh := &handler{fast: func(m *Message) bool {
+			m.Release()
+			got <- struct{}{}
+			return true
+		}}
+		p := newPair(t, scheme, Config{}, Config{}, sh, nil)
+		l, err := p.client.cfg.Arena.GetList(soon(t), 64<<10, buffer.Anonymous)
+		require.NoError(t, err)
+		defer l.Release()
+		ctx := soon(t)
+		send := func(data bool) func(int) {
+			return func(n int) {
+				for range n {
+					m := NewMessage(1)
+					m.Front = append(m.Front, "0123456789abcdef"...)
+					if data {
+						m.Data = l.Share()
+					}
+					if err := p.c.Send(ctx, m); err != nil {
+						t.Error(err)
+					}
+				}
+				for range n {
+					<-got
+				}
+			}
+		}
+		require.Less(t, steady(t, 2000, send(false)), 0.1, "64 bytes of head")
+		require.Less(t, steady(t, 2000, send(true)), 0.1, "64 KiB of payload")
+	})
+}

@@ -1,0 +1,5 @@
+//go:build race
+
+package messenger
+
+const raceEnabled = true

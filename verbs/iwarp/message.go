@@ -149,10 +149,10 @@ func (q *queuePair) startRequest(w *sendWQE) bool {
 			q.fail(failure{kind: failClosed})
 			return false
 		}
-		if !q.sq.pushAwait(s.next) {
+		if !q.sq.pushAwait(s.next, s.msn[wire.QNReadReq]+1) {
 			return false
 		}
-		w.msn = q.nextMSN(wire.QNReadReq)
+		q.nextMSN(wire.QNReadReq)
 	}
 	m := &s.cur
 	*m = txMessage{kind: msgRequest, request: s.next, left: int(w.length)}

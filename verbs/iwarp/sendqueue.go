@@ -221,13 +221,15 @@ func (q *queuePair) flushLocked() {
 	q.retire()
 }
 
-// pushAwait notes that the request at index i awaits an answer; false when ORD are outstanding.
-func (s *sendQueue) pushAwait(i uint64) bool {
+// pushAwait notes that the request at index i awaits an answer under msn; false when ORD are outstanding. From then on
+// the receiver looks at it.
+func (s *sendQueue) pushAwait(i uint64, msn uint32) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.awaitCount == len(s.await) {
 		return false
 	}
+	s.slot(i).msn = msn
 	s.await[(s.awaitHead+s.awaitCount)%len(s.await)] = i
 	s.awaitCount++
 	return true

@@ -5,18 +5,53 @@
 //
 //	m, err := messenger.New(messenger.Config{Name: messenger.EntityName{Type: messenger.OSD, Num: 0}, Arena: arena, ...})
 //	m.AddDispatcher(d)
-//	err = m.Bind(ctx, addrs)               // a server
+//	err = m.Bind(ctx, addrs)                    // a server
 //	c, err := m.ConnectTo(messenger.OSD, addrs) // a client
 //	reply, err := c.Call(ctx, msg)
 //	err = m.Shutdown(ctx)
+//
+// Lossy sessions are built: what was not delivered when a transport fails is
+// lost, and HandleReset says so. Lossless ones are refused with ErrNotSupported.
+// Authentication is AuthNone or what a user plugs in; frames are protected
+// against accidents (crc mode), not against attackers.
 //
 // # Ownership
 //
 // Messages are reference counted. Send and Call *take* a message: on a nil error
 // the reference moves to the messenger, on an error the caller keeps it. A
-// handler that consumes a message owns a reference and releases it. Payload is
+// handler that consumes a message owns a reference and releases it, best with
+// defer: a handler that panics before it releases leaks the message. Payload is
 // a buffer.List that the message owns; it is never copied: what RDMA or the
 // socket read into is what the handler gets, and what the handler sends is what
 // the adapter or the socket reads. Throttles are held by a received message
 // until its last Release: a handler that keeps messages slows its peers down.
+//
+// # Goroutines
+//
+//   - One per stream connection: it dials or is accepted, runs the handshake,
+//     then reads. It ends with the connection. FastDispatch runs here.
+//   - One per outgoing RDMA connection, until the handshake has ended. Incoming
+//     ones, and all reading, run on the pollers of package conn, where
+//     FastDispatch runs then.
+//   - One per connection that has something queued: it sends until the queue is
+//     empty. On RDMA it exists only when a message could not be sent by its
+//     caller at once.
+//   - The workers of the dispatch pool, at most twice Config.Workers: they run
+//     strands, which call Dispatch and the other methods of Dispatcher.
+//   - One per listener, one ticker per messenger.
+//
+// Shutdown and Close wait for all of them.
+//
+// # Lock order
+//
+// Messenger.mu before link.mu. Connection.mu before strand.mu, before the mu of
+// a transport's bulk tables, and before conn's locks. Connection.mu and
+// Messenger.mu are not held together. None is held while a Dispatcher runs, nor
+// those of throttles while a waiter is woken.
+//
+// # Errors
+//
+// ErrClosed, ErrReset, ErrTimeout, ErrProtocol, ErrAuth, ErrFeatures,
+// ErrTooLarge, ErrStaleGrant, ErrInvalid, ErrNotSupported, ErrHandlerPanic, a
+// context's error, and *FaultError with the errors of conn and net in it.
 package messenger

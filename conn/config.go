@@ -40,7 +40,10 @@ type Config struct {
 	OpDepth int
 
 	// EagerMax is the largest payload in bytes that is sent eagerly where
-	// rendezvous is possible. Default: what fits into one SEND; negative: none.
+	// rendezvous is possible. Default: half of what the peer's receive buffers
+	// hold, 1 MiB if it has the defaults; negative: none. On a device in
+	// software a larger one is not faster: receive buffers are used again while
+	// they are in the cache, the memory of a rendezvous is not.
 	EagerMax int
 	// CopyBreak is the largest payload in bytes that is copied out of its
 	// receive buffer, or into the send buffer, instead of being passed on in
@@ -129,8 +132,6 @@ func (c *Config) resolve(caps *verbs.Caps) error {
 	}
 	def(&c.SendDepth, 64)
 	def(&c.OpDepth, 32)
-	def(&c.EagerMax, c.RecvSize)
-	c.EagerMax = max(c.EagerMax, 0)
 	def(&c.CopyBreak, 1<<10)
 	// What is copied has to fit into the memory of one send buffer.
 	c.CopyBreak = min(max(c.CopyBreak, 0), txSize/2)

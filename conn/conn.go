@@ -59,6 +59,8 @@ type Conn struct {
 	handed    bool       // Dial or OnAccept has handed the Conn out: OnFault is due
 	faulted   bool       // OnFault has been, or will never be, called
 	open      bool       // may post
+	ready     bool       // acceptor: the device has accepted
+	spoken    bool       // acceptor: the first packet has come
 	greet     bool       // dialer: the first packet is due
 	closing   bool       // no new sends: Shutdown, or the peer's goodbye
 	shut      bool       // Shutdown

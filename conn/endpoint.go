@@ -231,7 +231,9 @@ func (c *Conn) agree(h wire.Hello) {
 	c.peer, c.epoch = h, h.Epoch
 	c.credits = int(h.Credits)
 	c.packetMax = int(h.RecvSize)
-	c.eagerMax = int64(e.cfg.EagerMax)
+	if c.eagerMax = int64(max(e.cfg.EagerMax, 0)); e.cfg.EagerMax == 0 {
+		c.eagerMax = int64(h.Credits) * int64(h.RecvSize) / 2
+	}
 	if n := min(e.cfg.Rendezvous, int(h.Rendezvous)); c.canFetch() && e.canGrant && n > 0 {
 		c.canRndv = true
 		c.rndv.sends = make([]rndvSend, n)

@@ -1,9 +1,12 @@
 package conn
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
+	"log/slog"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -50,6 +53,30 @@ type nodeConfig struct {
 	defaults bool          // RecvSize and Credits as users get them, not small
 }
 
+// testLog is a logger whose lines are seen when the test fails.
+func testLog(t testing.TB) *slog.Logger {
+	w := new(logBuffer)
+	t.Cleanup(func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if t.Failed() && w.b.Len() > 0 {
+			t.Logf("log:\n%s", w.b.Bytes())
+		}
+	})
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (w *logBuffer) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.b.Write(p)
+}
+
 // newNode makes a node; when the test ends, it is shut down, and must have
 // given everything back.
 func newNode(t testing.TB, cfg nodeConfig) *node {
@@ -57,7 +84,7 @@ func newNode(t testing.TB, cfg nodeConfig) *node {
 	var err error
 	n.dev = cfg.device
 	if n.dev == nil {
-		n.dev, err = iwarp.Open(iwarp.Config{})
+		n.dev, err = iwarp.Open(iwarp.Config{Logger: testLog(t)})
 		require.NoError(t, err)
 	}
 	if cfg.budget == 0 {
@@ -82,6 +109,7 @@ func newNode(t testing.TB, cfg nodeConfig) *node {
 			cfg.RecvSize = 16 << 10
 		}
 	}
+	cfg.Logger = testLog(t)
 	n.Endpoint, err = NewEndpoint(n.dev, n.a, cfg.Config)
 	require.NoError(t, err)
 	t.Cleanup(n.end)
@@ -219,14 +247,15 @@ func (n *node) idle(held int64) {
 // each runs a test over every way to receive, and with and without rendezvous.
 func each(t *testing.T, f func(t *testing.T, cfg nodeConfig)) {
 	for name, cfg := range map[string]Config{
-		"rendezvous":      {},
+		"default":         {},
+		"rendezvous":      {EagerMax: 16 << 10},
 		"eager":           {Rendezvous: -1},
-		"own queues":      {noSRQ: true},
+		"own queues":      {noSRQ: true, EagerMax: 16 << 10},
 		"no scoped keys":  {noScopedKeys: true},
-		"no copies":       {CopyBreak: -1},
+		"no copies":       {CopyBreak: -1, EagerMax: 16 << 10},
 		"always fetched":  {EagerMax: -1, CopyBreak: -1},
 		"mixed":           {EagerMax: 100_000},
-		"small and short": {Credits: 8, SendDepth: 8, OpDepth: 4, RecvSize: 4 << 10, Rendezvous: 1},
+		"small and short": {EagerMax: 4 << 10, Credits: 8, SendDepth: 8, OpDepth: 4, RecvSize: 4 << 10, Rendezvous: 1},
 	} {
 		t.Run(name, func(t *testing.T) { f(t, nodeConfig{Config: cfg}) })
 	}

@@ -92,6 +92,12 @@ func (e *Endpoint) answer(r *verbs.ConnRequest) {
 		return
 	}
 	e.stats.accepted.Add(1)
+	// The first packet may have been faster than this goroutine.
+	c.mu.Lock()
+	c.ready = true
+	c.open = c.spoken
+	c.pump()
+	c.mu.Unlock()
 }
 
 // accepting makes the queue pair for a valid request and accepts it.

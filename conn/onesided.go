@@ -83,7 +83,7 @@ func (c *Conn) startOp(o *op) {
 // pumpOps posts one-sided requests as the queue has room for them. With c.mu.
 func (c *Conn) pumpOps() {
 	t := &c.ops
-	for t.head != nil && t.posted < c.e.cfg.OpDepth && c.Err() == nil {
+	for c.open && t.head != nil && t.posted < c.e.cfg.OpDepth && c.Err() == nil {
 		o := t.head
 		before := o.progress
 		wr := c.nextRequest(o)

@@ -150,7 +150,8 @@ func (c *Conn) received(b buffer.RDMABuffer, n int) {
 	}
 }
 
-// start is the acceptor's first packet: it may send from now on.
+// start is the acceptor's first packet: it may send from now on, if the device
+// has told already that the connection is there.
 func (c *Conn) start() {
 	c.rx.started = true
 	if c.dialer {
@@ -158,7 +159,8 @@ func (c *Conn) start() {
 	}
 	c.first.Stop()
 	c.mu.Lock()
-	c.open = true
+	c.spoken = true
+	c.open = c.ready
 	c.mu.Unlock()
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"syscall"
 
 	"github.com/argonaut-rdma/argonaut/verbs/driver"
 	"github.com/argonaut-rdma/argonaut/verbs/iwarp/internal/wire"
@@ -52,6 +53,9 @@ func appendHello(h *hello) []byte {
 func (d *Device) readHello(c net.Conn, reply bool) (*hello, error) {
 	var fixed [wire.MPAHeaderLen]byte
 	if _, err := io.ReadFull(c, fixed[:]); err != nil {
+		if reply && (err == io.EOF || errors.Is(err, syscall.ECONNRESET)) {
+			return nil, fmt.Errorf("%w: the peer closed the connection instead of a reply: %w", driver.ErrRefused, err)
+		}
 		return nil, fmt.Errorf("iwarp: MPA handshake: %w", err)
 	}
 	f, err := wire.DecodeMPA(fixed[:], reply)

@@ -1,0 +1,327 @@
+package iwarp
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/verbs/driver"
+	"github.com/argonaut-rdma/argonaut/verbs/iwarp/internal/wire"
+)
+
+// wirePeer is a peer that a test plays by hand, byte by byte: strict iWARP without checksums.
+type wirePeer struct {
+	t testing.TB
+	c *net.TCPConn
+}
+
+// dialPeer connects a wirePeer as the initiator of e's QP, with MPA revision rev.
+func dialPeer(t testing.TB, e *end, h hello) (*wirePeer, *hello) {
+	t.Helper()
+	l, err := e.dev.Listen(testCtx(t), "127.0.0.1:0")
+	require.NoError(t, err)
+	errc := make(chan error, 1)
+	go func() {
+		req, err := l.Accept(testCtx(t))
+		if err == nil {
+			err = req.Accept(testCtx(t), e.qp, e.param)
+		}
+		errc <- err
+	}()
+	c, err := net.Dial("tcp", l.Addr())
+	require.NoError(t, err)
+	p := &wirePeer{t: t, c: c.(*net.TCPConn)}
+	t.Cleanup(func() { _ = c.Close() })
+	require.NoError(t, c.SetDeadline(time.Now().Add(testTimeout)))
+	_, err = c.Write(appendHello(&h))
+	require.NoError(t, err)
+	d := Device{}
+	reply, err := d.readHello(c, true)
+	require.NoError(t, err)
+	require.NoError(t, <-errc)
+	require.NoError(t, l.Close())
+	return p, reply
+}
+
+func v2Hello() hello {
+	return hello{frame: wire.MPAFrame{Rev: 2}, enh: wire.Enhanced{IRD: 4, ORD: 4}}
+}
+
+// fpdu encodes a segment.
+func fpdu(h wire.Header, payload []byte) []byte {
+	ulpdu := h.Len() + len(payload)
+	b := make([]byte, wire.Standard.Len(ulpdu))
+	wire.Standard.PutLength(b, ulpdu)
+	copy(b[2+wire.PutHeader(b[2:], &h):], payload)
+	return b
+}
+
+func (p *wirePeer) send(h wire.Header, payload []byte) {
+	p.t.Helper()
+	_, err := p.c.Write(fpdu(h, payload))
+	require.NoError(p.t, err)
+}
+
+// next reads one segment.
+func (p *wirePeer) next() (wire.Header, []byte) {
+	p.t.Helper()
+	var l [2]byte
+	_, err := io.ReadFull(p.c, l[:])
+	require.NoError(p.t, err)
+	n := int(binary.BigEndian.Uint16(l[:]))
+	b := make([]byte, n+wire.Standard.Pad(n)+wire.CRCLen)
+	_, err = io.ReadFull(p.c, b)
+	require.NoError(p.t, err)
+	var h wire.Header
+	require.NoError(p.t, wire.DecodeHeader(b[:n], &h))
+	return h, b[h.Len():n]
+}
+
+// terminated reads the Terminate that is due, and then the end of the stream.
+func (p *wirePeer) terminated() wire.Terminate {
+	p.t.Helper()
+	h, body := p.next()
+	require.Equal(p.t, wire.OpTerminate, h.Op)
+	require.EqualValues(p.t, wire.QNTerminate, h.QN)
+	require.EqualValues(p.t, 1, h.MSN)
+	require.True(p.t, h.Last)
+	term, err := wire.DecodeTerminate(body)
+	require.NoError(p.t, err)
+	_, err = p.c.Read(make([]byte, 1))
+	require.ErrorIs(p.t, err, io.EOF)
+	return term
+}
+
+func strictEnd(t testing.TB) *end {
+	return newEnd(t, endConfig{cfg: Config{Strict: true, CRC: CRCOff}, ird: 2})
+}
+
+// What a peer does wrong is answered with the right Terminate; the receives that were posted are flushed and the event
+// says whether it was memory.
+func TestTerminateCodes(t *testing.T) {
+	send := func(msn, mo uint32, last bool) wire.Header {
+		return wire.Header{Op: wire.OpSend, QN: wire.QNSend, MSN: msn, MO: mo, Last: last}
+	}
+	read := func(stag uint32, to uint64, n uint32) []byte {
+		b := make([]byte, wire.ReadReqLen)
+		wire.PutReadReq(b, &wire.ReadReq{SinkSTag: 1, SinkTO: 2, Length: n, SrcSTag: stag, SrcTO: to})
+		return b
+	}
+	readHdr := wire.Header{Op: wire.OpReadReq, QN: wire.QNReadReq, MSN: 1, Last: true}
+	for _, tc := range []struct {
+		name  string
+		do    func(p *wirePeer, m driver.MR)
+		code  wire.TermCode
+		event driver.EventType
+	}{
+		{"WRITE to an unknown key", func(p *wirePeer, m driver.MR) {
+			p.send(wire.Header{Tagged: true, Last: true, Op: wire.OpWrite, STag: m.RKey() ^ 0x100, TO: m.Addr()}, make([]byte, 8))
+		}, wire.TermDDPInvalidSTag, driver.EventQPAccessErr},
+		{"WRITE with a stale key", func(p *wirePeer, m driver.MR) {
+			p.send(wire.Header{Tagged: true, Last: true, Op: wire.OpWrite, STag: m.RKey() ^ 1, TO: m.Addr()}, make([]byte, 8))
+		}, wire.TermDDPInvalidSTag, driver.EventQPAccessErr},
+		{"WRITE past the end", func(p *wirePeer, m driver.MR) {
+			p.send(wire.Header{Tagged: true, Last: true, Op: wire.OpWrite, STag: m.RKey(), TO: m.Addr() + 4089}, make([]byte, 8))
+		}, wire.TermDDPBounds, driver.EventQPAccessErr},
+		{"WRITE that wraps", func(p *wirePeer, m driver.MR) {
+			p.send(wire.Header{Tagged: true, Last: true, Op: wire.OpWrite, STag: m.RKey(), TO: ^uint64(0) - 3}, make([]byte, 8))
+		}, wire.TermDDPWrap, driver.EventQPAccessErr},
+		{"READ past the end", func(p *wirePeer, m driver.MR) {
+			p.send(readHdr, read(m.RKey(), m.Addr()+1, 4096))
+		}, wire.TermRDMAPBounds, driver.EventQPAccessErr},
+		{"READ of an unknown key", func(p *wirePeer, m driver.MR) {
+			p.send(readHdr, read(m.RKey()^0x100, m.Addr(), 1))
+		}, wire.TermRDMAPInvalidSTag, driver.EventQPAccessErr},
+		{"READ that wraps", func(p *wirePeer, m driver.MR) {
+			p.send(readHdr, read(m.RKey(), ^uint64(0), 2))
+		}, wire.TermRDMAPWrap, driver.EventQPAccessErr},
+		{"READ request too long", func(p *wirePeer, m driver.MR) {
+			p.send(readHdr, append(read(m.RKey(), m.Addr(), 1), 0))
+		}, wire.TermDDPTooLong, driver.EventQPReqErr},
+		{"SEND without a receive", func(p *wirePeer, m driver.MR) {
+			for i := range uint32(3) {
+				p.send(send(i+1, 0, true), make([]byte, 4))
+			}
+		}, wire.TermDDPNoBuffer, driver.EventQPReqErr},
+		{"SEND longer than its receive", func(p *wirePeer, m driver.MR) {
+			p.send(send(1, 0, true), make([]byte, 65))
+		}, wire.TermDDPTooLong, driver.EventQPReqErr},
+		{"SEND of the wrong sequence number", func(p *wirePeer, m driver.MR) {
+			p.send(send(2, 0, true), make([]byte, 4))
+		}, wire.TermDDPMSNRange, driver.EventQPReqErr},
+		{"SEND that begins in the middle", func(p *wirePeer, m driver.MR) {
+			p.send(send(1, 4, true), make([]byte, 4))
+		}, wire.TermDDPInvalidMO, driver.EventQPReqErr},
+		{"SEND with a gap", func(p *wirePeer, m driver.MR) {
+			p.send(send(1, 0, false), make([]byte, 4))
+			p.send(send(1, 8, true), make([]byte, 4))
+		}, wire.TermDDPInvalidMO, driver.EventQPReqErr},
+		{"SEND_INV of an ordinary key", func(p *wirePeer, m driver.MR) {
+			p.send(wire.Header{Op: wire.OpSendInv, STag: m.RKey(), QN: wire.QNSend, MSN: 1, Last: true}, make([]byte, 4))
+		}, wire.TermRDMAPCantInvalidate, driver.EventQPReqErr},
+		{"READ response nobody asked for", func(p *wirePeer, m driver.MR) {
+			p.send(wire.Header{Tagged: true, Last: true, Op: wire.OpReadResp, STag: m.LKey(), TO: m.Addr()}, make([]byte, 8))
+		}, wire.TermDDPInvalidSTag, driver.EventQPAccessErr},
+		{"immediate data to a strict device", func(p *wirePeer, m driver.MR) {
+			p.send(wire.Header{Last: true, Op: wire.OpImm, QN: wire.QNSend, MSN: 1}, make([]byte, 8))
+		}, wire.TermRDMAPOpcode, driver.EventQPReqErr},
+		{"atomic to a strict device", func(p *wirePeer, m driver.MR) {
+			b := make([]byte, wire.AtomicReqLen)
+			wire.PutAtomicReq(b, &wire.AtomicReq{STag: m.RKey(), TO: m.Addr()})
+			p.send(wire.Header{Last: true, Op: wire.OpAtomicReq, QN: wire.QNReadReq, MSN: 1}, b)
+		}, wire.TermRDMAPOpcode, driver.EventQPReqErr},
+		{"queue 9", func(p *wirePeer, m driver.MR) {
+			p.send(wire.Header{Last: true, Op: wire.OpSend, QN: 9, MSN: 1}, make([]byte, 8))
+		}, wire.TermDDPInvalidQN, driver.EventQPReqErr},
+		{"DDP version 0", func(p *wirePeer, m driver.MR) {
+			b := fpdu(send(1, 0, true), make([]byte, 8))
+			b[2] &^= 3
+			_, err := p.c.Write(b)
+			require.NoError(p.t, err)
+		}, wire.TermDDPUntaggedVersion, driver.EventQPReqErr},
+		{"FPDU shorter than a header", func(p *wirePeer, m driver.MR) {
+			_, err := p.c.Write(make([]byte, 20))
+			require.NoError(p.t, err)
+		}, wire.TermMPAFPDUStart, driver.EventQPFatal},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			e := strictEnd(t)
+			mem, m := e.mem(4096, driver.AccessLocalWrite|driver.AccessRemoteWrite|driver.AccessRemoteRead)
+			e.recv(1, sgeOf(m, 0, 64))
+			e.recv(2, sgeOf(m, 64, 64))
+			p, _ := dialPeer(t, e, v2Hello())
+			tc.do(p, m)
+			term := p.terminated()
+			require.Equal(t, tc.code, term.Code, "%v", term.Code)
+			require.NoError(t, p.c.Close())
+			require.Equal(t, driver.Event{Type: tc.event, QP: e.qp}, e.event())
+			require.Equal(t, driver.Event{Type: driver.EventDisconnected, QP: e.qp}, e.event())
+			wcs := e.wait(e.rcq, 2)
+			if tc.code != wire.TermDDPNoBuffer && tc.code != wire.TermDDPTooLong {
+				require.Equal(t, driver.StatusWRFlushErr, wcs[0].Status)
+				require.Equal(t, make([]byte, 4096-128), mem[128:], "memory was changed")
+			}
+			st, err := e.qp.State()
+			require.NoError(t, err)
+			require.Equal(t, driver.QPStateErr, st)
+		})
+	}
+}
+
+// A peer that asks for more READs than IRD, without taking the answers, is told so: behind the FPDU under way.
+func TestReadsBeyondIRD(t *testing.T) {
+	e := newEnd(t, endConfig{cfg: Config{Strict: true, CRC: CRCOff, Linger: testTimeout}, ird: 2})
+	_, m := e.mem(16<<20, driver.AccessRemoteRead)
+	p, reply := dialPeer(t, e, v2Hello())
+	require.EqualValues(t, 2, reply.enh.IRD)
+	for i := range uint32(5) { // two of grace: an answer may be out before we know
+		b := make([]byte, wire.ReadReqLen)
+		wire.PutReadReq(b, &wire.ReadReq{SinkSTag: 1, Length: 16 << 20, SrcSTag: m.RKey(), SrcTO: m.Addr()})
+		p.send(wire.Header{Op: wire.OpReadReq, QN: wire.QNReadReq, MSN: i + 1, Last: true}, b)
+	}
+	require.Equal(t, driver.EventQPReqErr, e.event().Type)
+	total := 0
+	for {
+		h, body := p.next()
+		if h.Op == wire.OpReadResp {
+			total += len(body)
+			continue
+		}
+		require.Equal(t, wire.OpTerminate, h.Op)
+		term, err := wire.DecodeTerminate(body)
+		require.NoError(t, err)
+		require.Equal(t, wire.TermDDPNoBuffer, term.Code)
+		require.EqualValues(t, 5, term.DDP.MSN)
+		require.Less(t, total, 64<<20)
+		return
+	}
+}
+
+// A responder says nothing before the initiator's first FPDU, whatever it has to say.
+func TestResponderIsSilentAtFirst(t *testing.T) {
+	e := strictEnd(t)
+	_, m := e.mem(64, driver.AccessLocalWrite)
+	e.recv(1, sgeOf(m, 0, 64))
+	p, _ := dialPeer(t, e, v2Hello())
+	e.post(driver.SendWR{Opcode: driver.OpSend, SGEs: []driver.SGE{sgeOf(m, 0, 8)}})
+	require.NoError(t, p.c.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+	_, err := p.c.Read(make([]byte, 1))
+	require.ErrorContains(t, err, "timeout")
+	require.NoError(t, p.c.SetReadDeadline(time.Now().Add(testTimeout)))
+	p.send(wire.Header{Tagged: true, Last: true, Op: wire.OpWrite}, nil) // an empty WRITE names no memory
+	h, body := p.next()
+	require.Equal(t, wire.OpSend, h.Op)
+	require.Len(t, body, 8)
+}
+
+// Segments of a SEND and of a WRITE may come in turns, in one stretch or byte by byte.
+func TestInterleavedAndSplit(t *testing.T) {
+	for _, chunk := range []int{1, 7, 1000, 1 << 20} {
+		t.Run(strconv.Itoa(chunk), func(t *testing.T) {
+			e := strictEnd(t)
+			mem, m := e.mem(80000, driver.AccessLocalWrite|driver.AccessRemoteWrite|driver.AccessRemoteRead)
+			e.recv(1, sgeOf(m, 0, 100), sgeOf(m, 100, 39900))
+			p, _ := dialPeer(t, e, v2Hello())
+			src := make([]byte, 80000)
+			pattern(src, chunk)
+			var b []byte
+			for off := 0; off < 40000; off += 10000 {
+				last := off == 30000
+				b = append(b, fpdu(wire.Header{Op: wire.OpSend, QN: wire.QNSend, MSN: 1, MO: uint32(off), Last: last}, src[off:off+10000])...)
+				b = append(b, fpdu(wire.Header{Tagged: true, Op: wire.OpWrite, STag: m.RKey(), TO: m.Addr() + 40000 + uint64(off), Last: last}, src[40000+off:50000+off])...)
+			}
+			b = append(b, fpdu(wire.Header{Op: wire.OpReadReq, QN: wire.QNReadReq, MSN: 1, Last: true}, func() []byte {
+				r := make([]byte, wire.ReadReqLen)
+				wire.PutReadReq(r, &wire.ReadReq{SinkSTag: 7, SinkTO: 9, Length: 20, SrcSTag: m.RKey(), SrcTO: m.Addr() + 5})
+				return r
+			}())...)
+			for len(b) > 0 {
+				n := min(chunk, len(b))
+				if off := len(b) % 10022; chunk < 10 && off > 100 && off < 9900 { // small pieces around the headers will do
+					n = off - 100
+				}
+				_, err := p.c.Write(b[:n])
+				require.NoError(t, err)
+				b = b[n:]
+			}
+			wc := e.waitOK(e.rcq, 1)[0]
+			require.EqualValues(t, 40000, wc.ByteLen)
+			h, body := p.next() // the READ comes behind the WRITE
+			require.Equal(t, wire.Header{Tagged: true, Last: true, Op: wire.OpReadResp, STag: 7, TO: 9}, h)
+			require.Equal(t, src[5:25], body)
+			require.Equal(t, src, mem)
+		})
+	}
+}
+
+// The peer tells us that a READ of ours was wrong: that READ fails with it, the rest is flushed.
+func TestTerminateReceived(t *testing.T) {
+	e := strictEnd(t)
+	_, m := e.mem(64, driver.AccessLocalWrite)
+	p, _ := dialPeer(t, e, v2Hello())
+	p.send(wire.Header{Tagged: true, Last: true, Op: wire.OpWrite}, nil)
+	for i := range uint64(3) {
+		e.post(driver.SendWR{WRID: i, Opcode: driver.OpRead, Flags: driver.SendSignaled, SGEs: []driver.SGE{sgeOf(m, 0, 8)}, RemoteAddr: 1, RKey: 2})
+	}
+	h, _ := p.next()
+	require.Equal(t, wire.OpReadReq, h.Op)
+	h, _ = p.next()
+	require.EqualValues(t, 2, h.MSN)
+	p.send(wire.Header{Op: wire.OpTerminate, QN: wire.QNTerminate, MSN: 1, Last: true},
+		wire.AppendTerminate(nil, &wire.Terminate{Code: wire.TermRDMAPAccess, HasDDP: true, SegLen: 46, DDP: h, HasRDMAP: true}))
+	wcs := e.wait(e.scq, 3)
+	require.Equal(t, driver.StatusWRFlushErr, wcs[0].Status)
+	require.Equal(t, driver.StatusRemAccessErr, wcs[1].Status)
+	require.Equal(t, driver.StatusWRFlushErr, wcs[2].Status)
+	require.Equal(t, driver.EventQPFatal, e.event().Type)
+	h, _ = p.next()
+	require.EqualValues(t, 3, h.MSN)
+	_, err := p.c.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
+	require.EqualValues(t, 1, e.dev.Stats().TerminatesReceived)
+}

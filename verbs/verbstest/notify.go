@@ -3,7 +3,6 @@ package verbstest
 import (
 	"context"
 	"fmt"
-	"runtime"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
@@ -75,15 +74,8 @@ func oneEventPerArming(e *env) {
 		}
 	}
 	drain := func(n int) {
-		for n > 0 {
-			_, ok, err := p.b.rq.poll()
-			require.NoError(e, err)
-			require.NoError(e, e.ctx.Err())
-			if ok {
-				n--
-			} else {
-				runtime.Gosched()
-			}
+		for i := range n {
+			p.b.rq.spun(uint64(i), driver.OpRecv)
 		}
 	}
 	for range e.short(20) {
@@ -182,17 +174,8 @@ func channelWakeAndClose(e *env) {
 func solicitedEvents(e *env) {
 	p := e.pair(pairOpts{})
 	receive := func(i uint64) {
-		for {
-			wc, ok, err := p.b.rq.poll()
-			require.NoError(e, err)
-			require.NoError(e, e.ctx.Err())
-			if ok {
-				require.NoError(e, good(wc, i, driver.OpRecv))
-				break
-			}
-			runtime.Gosched()
-		}
-		p.a.sq.good(i, driver.OpSend)
+		p.b.rq.spun(i, driver.OpRecv)
+		p.a.sq.spun(i, driver.OpSend)
 	}
 	for i := range uint64(e.short(50)) {
 		p.b.postRecv(verbs.RecvWR{WRID: 3 * i}, verbs.RecvWR{WRID: 3*i + 1}, verbs.RecvWR{WRID: 3*i + 2})

@@ -219,8 +219,8 @@ func (x *end) fence(peer *end) {
 	x.Helper()
 	peer.postRecv(verbs.RecvWR{WRID: fenceID})
 	x.post(verbs.SendWR{WRID: fenceID, Opcode: driver.OpSend, Flags: driver.SendSignaled})
-	peer.rq.good(fenceID, driver.OpRecv)
-	x.sq.good(fenceID, driver.OpSend)
+	peer.rq.spun(fenceID, driver.OpRecv)
+	x.sq.spun(fenceID, driver.OpSend)
 }
 
 const fenceID = 0xfe9ce

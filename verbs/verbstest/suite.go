@@ -73,8 +73,8 @@ func suite() []subtest {
 // Run runs the conformance suite on the device of c, each subtest on devices of
 // its own, and checks after each that nothing is left: no resource of a device
 // and no goroutine. It is not for use with t.Parallel. With -test.shuffle the
-// subtests run in random order; with -test.short the largest messages are 4 MiB
-// and loops are shorter.
+// subtests run in random order; with -test.short, and under the race detector,
+// the largest messages are 4 MiB and loops have a tenth of their rounds.
 func Run(t *testing.T, c Config) {
 	t.Helper()
 	require.NotNil(t, c.Open, "Config.Open is required")
@@ -182,9 +182,12 @@ func guard(name string, d time.Duration) func() bool {
 	}).Stop
 }
 
-// short is n, or its tenth (at least 1) under -short and with Config.Quick.
+// quick says whether loops and messages are short.
+func (e *env) quick() bool { return testing.Short() || e.cfg.Quick || raceEnabled }
+
+// short is n, or its tenth (at least 1) where it is to be quick.
 func (e *env) short(n int) int {
-	if testing.Short() || e.cfg.Quick {
+	if e.quick() {
 		return max(n/10, 1)
 	}
 	return n

@@ -1,8 +1,6 @@
 package verbstest
 
 import (
-	"testing"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/argonaut-rdma/argonaut/verbs"
@@ -41,7 +39,7 @@ func (e *env) many(start int) layout {
 // topSize is the largest message tried.
 func (e *env) topSize() int {
 	c, top := e.caps(), uint64(64<<20)
-	if testing.Short() || e.cfg.Quick {
+	if e.quick() {
 		top = 4 << 20
 	}
 	return int(min(top, c.MaxMsgSize, c.MaxMRSize-1024))

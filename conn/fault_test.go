@@ -248,7 +248,7 @@ func TestBlockedSend(t *testing.T) {
 	ok, err := c.TrySend(Message{Payload: l})
 	require.NoError(t, err)
 	require.False(t, ok)
-	held := n.a.Account().Held
+	posted := n.a.Account().Posted
 	waits := c.Stats().SendWaits
 	done := make(chan error)
 	go func() { done <- c.Send(context.Background(), Message{Payload: l}) }()
@@ -257,7 +257,8 @@ func TestBlockedSend(t *testing.T) {
 	require.ErrorIs(t, <-done, ErrClosed)
 	l.Release() // it is ours still
 	get(t, c.Done())
-	require.Less(t, n.a.Account().Held, held)
+	require.Less(t, n.a.Account().Posted, posted)
+	require.Zero(t, n.a.Account().Held)
 	require.ErrorIs(t, get(t, n.faults).err, ErrClosed)
 }
 

@@ -481,6 +481,10 @@ func (c *Conn) newTx(ctx context.Context, depth int) error {
 			if err != nil {
 				return fmt.Errorf("send buffers: %w", err)
 			}
+			// Posted for the life of the connection, like its receive
+			// buffers: what the account calls held is somebody's payload.
+			b.RetainPosted()
+			b.Release()
 			r.chunks = append(r.chunks, b)
 		}
 		chunk := r.chunks[len(r.chunks)-1]
@@ -516,7 +520,7 @@ func (r *txRing) release() {
 		}
 	}
 	for _, b := range r.chunks {
-		b.Release()
+		b.ReleasePosted()
 	}
 	r.chunks = nil
 }

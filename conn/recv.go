@@ -144,6 +144,13 @@ func (c *Conn) received(b buffer.RDMABuffer, n int) {
 	c.peerParked(h.Parked)
 	p := c.p.newPacket()
 	*p = packet{b: b, n: n, off: wire.PacketLen, refs: 1}
+	if n == wire.PacketLen && c.rx.gate != gateOpen {
+		// Nothing but a header has no place in the order. Were it kept behind what
+		// is parked, a peer that only answers us would run out of credits to return
+		// ours with, and we could not even say that we live.
+		c.unref(p)
+		return
+	}
 	c.rx.in.push(p)
 	if c.rx.gate == gateOpen {
 		c.parse()

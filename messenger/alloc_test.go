@@ -31,8 +31,12 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 		t.Skip("the race detector makes pools drop what they are given")
 	}
 	carriers(t, func(t *testing.T, scheme string) {
+		ctx := soon(t)
 		got := make(chan struct{}, 1<<16)
 		sh := &handler{fast: func(m *Message) bool {
+			if m.Type == 2 {
+				return echo(ctx, m)
+			}
 			m.Release()
 			got <- struct{}{}
 			return true
@@ -41,7 +45,6 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 		l, err := p.client.cfg.Arena.GetList(soon(t), 64<<10, buffer.Anonymous)
 		require.NoError(t, err)
 		defer l.Release()
-		ctx := soon(t)
 		send := func(data bool) func(int) {
 			return func(n int) {
 				for range n {
@@ -61,5 +64,16 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 		}
 		require.Less(t, steady(t, 2000, send(false)), 0.1, "64 bytes of head")
 		require.Less(t, steady(t, 2000, send(true)), 0.1, "64 KiB of payload")
+		call := func(n int) {
+			for range n {
+				r, err := p.c.Call(ctx, NewMessage(2))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				r.Release()
+			}
+		}
+		require.Less(t, steady(t, 1000, call), 0.1, "calls")
 	})
 }

@@ -347,7 +347,7 @@ func TestKeepaliveIsAnswered(t *testing.T) {
 func TestIdleAndDeadPeersAreNoticed(t *testing.T) {
 	carriers(t, func(t *testing.T, scheme string) {
 		reset := make(chan *Connection, 1)
-		newPair(t, scheme, Config{}, Config{IdleTimeout: 100 * time.Millisecond, KeepaliveInterval: 10 * time.Millisecond},
+		newPair(t, scheme, Config{}, Config{IdleTimeout: 100 * time.Millisecond, KeepaliveInterval: 10 * time.Millisecond, KeepaliveTimeout: -1},
 			nil, &handler{reset: func(c *Connection) { reset <- c }})
 		c := receiveOne(t, reset, "HandleReset")
 		require.ErrorIs(t, c.Err(), ErrTimeout)
@@ -434,6 +434,83 @@ func TestSendBlocksAtTheQueueLimit(t *testing.T) {
 		close(block)
 		require.NoError(t, receiveOne(t, done, "end of Send"))
 		require.Eventually(t, func() bool { return server.Stats().MessagesReceived == uint64(sent+1) }, patience, time.Millisecond)
+	})
+}
+
+// A node that is too busy to listen is not taken for dead, by neither side.
+func TestHeldBackPeersStayAlive(t *testing.T) {
+	carriers(t, func(t *testing.T, scheme string) {
+		held := make(chan *Message, 100)
+		cfg := Config{KeepaliveInterval: 20 * time.Millisecond, KeepaliveTimeout: 500 * time.Millisecond}
+		server := newMessenger(t, Config{Name: EntityName{OSD, 0}, KeepaliveInterval: cfg.KeepaliveInterval, KeepaliveTimeout: cfg.KeepaliveTimeout})
+		pol := StatelessServer()
+		pol.MaxMessages = 1
+		server.SetPolicy(Client, pol)
+		server.AddDispatcher(&handler{dispatch: func(_ context.Context, m *Message) bool { held <- m; return true }})
+		require.NoError(t, server.Bind(soon(t), anyAddr(scheme)))
+		c, err := newMessenger(t, cfg).ConnectTo(OSD, server.Addrs())
+		require.NoError(t, err)
+		for range 2 {
+			require.NoError(t, c.Send(soon(t), NewMessage(1)))
+		}
+		m := receiveOne(t, held, "message")
+		require.Never(t, func() bool {
+			if c.State() != StateOpen || server.Stats().Open != 1 {
+				t.Log(c.Err(), server.Stats())
+				return true
+			}
+			return false
+		},
+			3*cfg.KeepaliveTimeout, 10*time.Millisecond)
+		require.NoError(t, c.Err())
+		m.Release()
+		receiveOne(t, held, "message that waited").Release()
+	})
+}
+
+func TestRegisteredClientReplacesItself(t *testing.T) {
+	carriers(t, func(t *testing.T, scheme string) {
+		server := newMessenger(t, Config{Name: EntityName{OSD, 0}})
+		server.SetPolicy(Client, StatelessRegisteredServer())
+		server.AddDispatcher(&handler{dispatch: echo})
+		require.NoError(t, server.Bind(soon(t), anyAddr(scheme)))
+		reset := make(chan *Connection, 1)
+		var cs []*Connection
+		for range 2 { // the same incarnation, as after a fault that only it has noticed
+			client := newMessenger(t, Config{Name: EntityName{Client, 7}, Nonce: 99})
+			client.AddDispatcher(&handler{reset: func(c *Connection) { reset <- c }})
+			c, err := client.ConnectTo(OSD, server.Addrs())
+			require.NoError(t, err)
+			require.NoError(t, c.Ready(soon(t)))
+			cs = append(cs, c)
+		}
+		require.Same(t, cs[0], receiveOne(t, reset, "reset of the first"))
+		r, err := cs[1].Call(soon(t), NewMessage(1))
+		require.NoError(t, err)
+		r.Release()
+		require.Equal(t, 1, server.Stats().Open)
+	})
+}
+
+func TestFeaturesAreRequired(t *testing.T) {
+	carriers(t, func(t *testing.T, scheme string) {
+		server := newMessenger(t, Config{Name: EntityName{OSD, 0}})
+		pol := StatelessServer()
+		pol.Required, pol.Supported = 1<<5, 1<<5|1<<6
+		server.SetPolicy(Client, pol)
+		require.NoError(t, server.Bind(soon(t), anyAddr(scheme)))
+		poor, rich := newMessenger(t, Config{}), newMessenger(t, Config{})
+		c, err := poor.ConnectTo(OSD, server.Addrs())
+		require.NoError(t, err)
+		require.ErrorIs(t, c.Ready(soon(t)), ErrFeatures)
+		pol = LossyClient()
+		pol.Supported = 1<<5 | 1<<7
+		rich.SetPolicy(OSD, pol)
+		c, err = rich.ConnectTo(OSD, server.Addrs())
+		require.NoError(t, err)
+		require.NoError(t, c.Ready(soon(t)))
+		_, _, features := c.Peer()
+		require.Equal(t, baseFeatures|1<<5, features)
 	})
 }
 

@@ -60,12 +60,12 @@ func (c *Connection) dispatch(m *Message, flagged bool) {
 		m.Release()
 		return
 	}
-	if m.flags&flagCall != 0 {
-		c.serve(m)
-	}
 	if c.fastDispatch(m) {
 		c.m.n.fast.Add(1)
 		return
+	}
+	if m.flags&flagCall != 0 {
+		c.serve(m)
 	}
 	c.strand.push(event{kind: eventMessage, m: m})
 }

@@ -44,10 +44,10 @@
 //
 // # Lock order
 //
-// Messenger.mu before link.mu. Connection.mu before strand.mu, before the mu of
-// a transport's bulk tables, and before conn's locks. Connection.mu and
-// Messenger.mu are not held together. None is held while a Dispatcher runs, nor
-// those of throttles while a waiter is woken.
+// Messenger.mu before Connection.mu before link.mu; Connection.mu before
+// strand.mu, before the mu of a transport's bulk tables, and before conn's
+// locks. None is held while a Dispatcher runs or a Message is released, nor that
+// of a throttle while a waiter is woken.
 //
 // # Errors
 //

@@ -68,6 +68,10 @@ type link struct {
 	// lastReceived, and lastUsed by anything but keepalives, in Unix
 	// nanoseconds.
 	lastReceived, lastUsed atomic.Int64
+	// holding: we do not read, because throttles or memory are out.
+	holding atomic.Bool
+
+	asked time.Time // the ticker's: when it sent the last keepalive
 
 	// The reader's: the goroutine of a stream, the poller of a queue pair.
 	hs    *handshake

@@ -163,11 +163,15 @@ func (m *Messenger) admitRDMA(c *conn.Conn, head []byte, payload int64) bool {
 	if !l.adm.advance(st.resume) {
 		if !st.parked {
 			st.parked = true
+			l.holding.Store(true)
 			m.n.throttleWaits.Add(1)
 		}
 		return false
 	}
-	st.parked = false
+	if st.parked {
+		st.parked = false
+		l.holding.Store(false)
+	}
 	st.admitted++
 	st.admittedBytes += l.adm.bytes
 	return true

@@ -267,10 +267,12 @@ func (r *streamReader) message(ctx context.Context) (err error) {
 		if m.Data, done, err = r.destination(ctx, m, int64(n)); err != nil {
 			return err
 		}
-		err = r.t.s.ReadList(m.Data)
-		if err != nil {
-			done()
-			return unexpected(err)
+		for i := range m.Data.Segments() {
+			if err := r.t.s.ReadFull(m.Data.At(i).Bytes()); err != nil {
+				done()
+				return unexpected(err)
+			}
+			l.touch(true)
 		}
 	}
 	if err := r.epilogue(m); err != nil {
@@ -297,7 +299,9 @@ func (r *streamReader) destination(ctx context.Context, m *Message, n int64) (*b
 			return list, done, nil
 		}
 	}
+	r.l.holding.Store(true)
 	list, err := r.l.m.cfg.Arena.GetList(ctx, n, r.l.m.owner)
+	r.l.holding.Store(false)
 	if err != nil {
 		return nil, func() {}, fmt.Errorf("memory for %d bytes of payload: %w", n, err)
 	}
@@ -347,6 +351,8 @@ func (r *streamReader) admit(ctx context.Context, size int64) (budget, error) {
 	a.begin(r.l.limit, size)
 	for !a.advance(r.wake) {
 		r.l.m.n.throttleWaits.Add(1)
+		r.l.holding.Store(true)
+		defer r.l.holding.Store(false)
 		select {
 		case <-r.woken:
 		case <-ctx.Done():

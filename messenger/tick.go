@@ -53,6 +53,11 @@ func (l *link) tick(now time.Time) {
 		}
 		return
 	}
+	if l.holding.Load() {
+		l.touch(true) // it is we who do not listen; but the peer shall hear of us
+		l.keepalive(now)
+		return
+	}
 	received := now.Sub(time.Unix(0, l.lastReceived.Load()))
 	used := now.Sub(time.Unix(0, l.lastUsed.Load()))
 	switch {
@@ -61,8 +66,18 @@ func (l *link) tick(now time.Time) {
 	case cfg.KeepaliveInterval > 0 && cfg.KeepaliveTimeout > 0 && received > cfg.KeepaliveTimeout:
 		l.fail("keepalive", fmt.Errorf("%w: no sign of life for %v", ErrTimeout, cfg.KeepaliveTimeout))
 	case cfg.KeepaliveInterval > 0 && received >= cfg.KeepaliveInterval:
-		if c := l.owner.Load(); c != nil {
-			c.SendKeepalive()
-		}
+		l.keepalive(now)
+	}
+}
+
+// keepalive asks the peer for a sign of life, once per interval.
+func (l *link) keepalive(now time.Time) {
+	every := l.m.cfg.KeepaliveInterval
+	if every <= 0 || now.Sub(l.asked) < every {
+		return
+	}
+	l.asked = now
+	if c := l.owner.Load(); c != nil {
+		c.SendKeepalive()
 	}
 }

@@ -161,11 +161,6 @@ func (m *memory) sge(off, n int) verbs.SGE {
 	return verbs.SGE{MR: m.mr, Offset: uint64(off), Length: uint32(n)}
 }
 
-// raw is the same for the driver.
-func (m *memory) raw(off, n int) driver.SGE {
-	return driver.SGE{Addr: m.mr.Addr() + uint64(off), Length: uint32(n), LKey: m.mr.LKey()}
-}
-
 // peek reads a byte that the device may be writing: a wait for traffic to have
 // begun is the one place where that is no mistake.
 //

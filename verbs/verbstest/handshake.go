@@ -253,7 +253,7 @@ func dialerGone(e *env) {
 	r, err = l.Accept(e.ctx)
 	require.NoError(e, err)
 	cancel()
-	<-connected
+	require.ErrorIs(e, <-connected, context.Canceled)
 	_ = r.Reject(nil)
 }
 

@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-
-	"github.com/stretchr/testify/require"
 )
 
 // period is prime, so that no misplacement by a power of two, a page or a
@@ -26,12 +24,7 @@ func fill(b []byte, seed uint64) {
 	}
 }
 
-// same asserts that b is the pattern of seed, byte for byte.
-func (e *env) same(b []byte, seed uint64, what string, args ...any) {
-	e.Helper()
-	require.NoError(e, isPattern(b, seed), what, args)
-}
-
+// isPattern says where b is not the pattern of seed.
 func isPattern(b []byte, seed uint64) error {
 	expect := make([]byte, len(b))
 	fill(expect, seed)

@@ -1,7 +1,6 @@
 package verbstest
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -191,12 +190,4 @@ func (e *env) short(n int) int {
 		return max(n/10, 1)
 	}
 	return n
-}
-
-// within is the context of a wait inside a subtest that is shorter than
-// the subtest's own deadline.
-func (e *env) within(d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(e.ctx, d)
-	e.Cleanup(cancel)
-	return ctx
 }

@@ -27,7 +27,8 @@ import (
 
 const (
 	maxClasses = 19 // powers of two from 4 KiB to 1 GiB
-	maxCached  = 32 // entries per class and core
+	maxCached  = 32 // entries per class and core, a power of two
+	noSlot     = ^uint32(0)
 )
 
 type stack struct {
@@ -98,25 +99,13 @@ func (c *cores) lock() *core {
 	return k
 }
 
-// pop takes slots named by entries of class cl until one can be claimed.
-func (k *core) pop(slots []slot, cl uint8) (uint32, bool) {
-	st := &k.stacks[cl]
-	for st.n > 0 {
-		st.n--
-		if i := st.cells[st.n].Load() - 1; slots[i].claim(0, 1) {
-			return i, true
-		}
-	}
-	return 0, false
-}
-
 // push adds an entry for a slot that has count 0, unless there are limit.
 func (k *core) push(cl uint8, i uint32, limit int) bool {
 	st := &k.stacks[cl]
 	if st.n >= limit {
 		return false
 	}
-	st.cells[st.n].Store(i + 1)
+	st.cells[st.n&(maxCached-1)].Store(i + 1)
 	st.n++
 	return true
 }

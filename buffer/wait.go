@@ -98,6 +98,7 @@ func (a *Arena) line(w *waiter) *queue {
 // tryAcquire gets for w what it wants, at once or not at all; the errors are
 // Get's. It allocates nothing.
 func (a *Arena) tryAcquire(w *waiter) error {
+	a.owner(w.owner) // panics before a lock is taken
 	id := -1
 	if k := a.cores.pin(); k != nil {
 		id = k.id

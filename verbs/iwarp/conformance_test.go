@@ -148,3 +148,15 @@ func (l splittingListener) Accept() (net.Conn, error) {
 	}
 	return splitting{c}, nil
 }
+
+// A network in memory, without half-close and without buffers.
+func TestConformanceMemNet(t *testing.T) {
+	n := newMemNet()
+	verbstest.Run(t, verbstest.Config{
+		Open: opener(iwarp.Config{Dial: n.Dial, Listen: n.Listen}), SingleProcess: true, Quick: true,
+		Skips: append([]string{
+			"PeerKilledIdle", "PeerKilledUnderSends", "PeerKilledUnderWrites", "PeerKilledUnderReads", "PeerKilledWriting",
+			"PeerKilledReading", "PeerKilledInHandshake",
+		}, skipsOfAll...),
+	})
+}

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -61,28 +62,35 @@ func TestClientKilled(t *testing.T) {
 			ok(t, bytes.NewReader(data), to(p, "put", "kept", "-")...)
 
 			for round := range rounds(t, 4) {
-				// The put gets a part of its input, of which the node has taken some when the pipe is empty but for what
-				// fits into it and into the client's windows.
+				// The put has read a part of its input, and goes on reading.
 				put := command(to(p, "put", "never", "-")...)
 				in, err := put.StdinPipe()
 				require.NoError(t, err)
 				require.NoError(t, put.Start())
 				_, err = in.Write(data[:8<<20+rand.IntN(size-8<<20)])
 				require.NoError(t, err)
+				var flow sync.WaitGroup
+				flow.Go(func() {
+					for err == nil { // ends with the pipe
+						_, err = in.Write(data)
+					}
+				})
 				require.NoError(t, put.Process.Kill())
 				require.Error(t, put.Wait())
+				flow.Wait()
 
-				// The get has given out a part, and is stuck with the rest.
+				// The get has given out a part, and goes on.
 				get := command(to(p, "get", "kept", "-")...)
 				out, err := get.StdoutPipe()
 				require.NoError(t, err)
 				require.NoError(t, get.Start())
-				n := 1 + rand.IntN(size/2)
-				got := make([]byte, n)
+				got := make([]byte, 1+rand.IntN(size/2))
 				_, err = io.ReadFull(out, got)
 				require.NoError(t, err)
-				require.True(t, bytes.Equal(data[:n], got))
+				require.True(t, bytes.Equal(data[:len(got)], got))
+				flow.Go(func() { _, _ = io.Copy(io.Discard, out) })
 				require.NoError(t, get.Process.Kill())
+				flow.Wait()
 				require.Error(t, get.Wait())
 
 				key := fmt.Sprintf("round/%d", round)

@@ -47,14 +47,19 @@ func (n *Node) putEager(w *store.Writer, req *wire.PutRequest, data *buffer.List
 		}
 		segs = data.IOVec(nil)
 	}
-	if req.Sums == nil {
-		req.Sums = []uint32{} // there are checksums, and they are none: fits an empty object only
-	}
-	if err := w.Append(segs, req.Sums); err != nil {
+	if err := w.Append(segs, given(req.Sums)); err != nil {
 		n.abort(w)
 		return store.Info{}, err
 	}
 	return w.Commit()
+}
+
+// given is the checksums of a request, of which no data may go without: nil would tell the store that there are none.
+func given(sums []uint32) []uint32 {
+	if sums == nil {
+		return []uint32{}
+	}
+	return sums
 }
 
 // abort removes what a writer has written; where that fails the next start does it.
@@ -81,7 +86,7 @@ func decodePutWindow(m *messenger.Message, r *request) error {
 	if err := req.Decode(m.Front); err != nil {
 		return err
 	}
-	r.id, r.offset, r.length, r.grants, r.sums = req.Transfer, req.Offset, int(req.Length), req.Grants, req.Sums
+	r.id, r.offset, r.length, r.grants, r.sums = req.Transfer, req.Offset, int(req.Length), req.Grants, given(req.Sums)
 	return nil
 }
 

@@ -104,6 +104,9 @@ func crashWriter(dir string, out io.Writer) error {
 // is there whole or not at all; no file is left that no object owns.
 func TestKill9(t *testing.T) {
 	rounds := 25
+	if testing.Short() {
+		rounds = 6
+	}
 	if v := os.Getenv("ARGONAUT_CRASH_ROUNDS"); v != "" {
 		n, err := strconv.Atoi(v)
 		require.NoError(t, err)

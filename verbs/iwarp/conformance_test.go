@@ -156,7 +156,7 @@ func TestConformanceMemNet(t *testing.T) {
 		Open: opener(iwarp.Config{Dial: n.Dial, Listen: n.Listen}), SingleProcess: true, Quick: true,
 		Skips: append([]string{
 			"PeerKilledIdle", "PeerKilledUnderSends", "PeerKilledUnderWrites", "PeerKilledUnderReads", "PeerKilledWriting",
-			"PeerKilledReading", "PeerKilledInHandshake",
+			"PeerKilledReading", "PeerKilledInHandshake", "DialerKilled",
 		}, skipsOfAll...),
 	})
 }

@@ -21,14 +21,18 @@ import (
 // Run then plays the part that the variable names instead of running the suite.
 const childEnv = "VERBSTEST_CHILD"
 
+// addrEnv is what a child with roleDialer dials.
+const addrEnv = "VERBSTEST_ADDR"
+
 const listenLine = "verbstest listens on "
 
-// The parts that a child plays once it has accepted a connection.
+// The parts that a child plays.
 const (
 	roleDeaf   = "deaf"   // it listens and never accepts
 	roleIdle   = "idle"   // it accepts, and takes what comes
 	roleWriter = "writer" // it writes into our memory without end
 	roleReader = "reader" // it reads our memory without end
+	roleDialer = "dialer" // it connects to us, and writes into our memory without end
 )
 
 const childMemory = 1 << 20
@@ -59,6 +63,14 @@ func runChild(t *testing.T, c *Config, role string) {
 		os.Exit(3) // whoever started us is gone
 	}()
 	e := newEnv(t, c)
+	if role == roleDialer {
+		x := e.end("child", e.dialer(), pairOpts{})
+		mine := x.mem(childMemory, 0)
+		fmt.Println("\n" + listenLine + "nothing")
+		answer, err := x.qp.Connect(e.ctx, os.Getenv(addrEnv), driver.ConnParam{})
+		require.NoError(t, err)
+		x.stormOf(driver.OpWrite, mine, decodeWindow(answer.PrivateData))
+	}
 	l, addr := e.listen(e.acceptor())
 	fmt.Println("\n" + listenLine + addr)
 	if role == roleDeaf {
@@ -86,12 +98,18 @@ func runChild(t *testing.T, c *Config, role string) {
 	if role == roleReader {
 		op = driver.OpRead
 	}
+	x.stormOf(op, mine, theirs)
+}
+
+// stormOf repeats op between our memory and the peer's until the process is
+// killed.
+func (x *end) stormOf(op verbs.Opcode, mine *memory, theirs window) {
 	wr := signaled(0, op, mine.sge(0, childMemory))
 	wr.RemoteAddr, wr.RKey = theirs.addr, theirs.rkey
 	for {
 		x.post(wr)
 		if wc := x.sq.next(); wc.Status != driver.StatusSuccess {
-			t.Fatalf("child: %v", wc.Status)
+			x.Fatalf("child: %v", wc.Status)
 		}
 	}
 }
@@ -105,8 +123,9 @@ type child struct {
 	out  chan struct{} // closed when its output has ended
 }
 
-// start starts a child and returns when it listens. It is killed in the end.
-func (e *env) start(role string) *child {
+// start starts a child and returns when it listens, or is about to dial. It is
+// killed in the end.
+func (e *env) start(role string, env ...string) *child {
 	e.Helper()
 	self, err := os.Executable()
 	require.NoError(e, err)
@@ -115,7 +134,7 @@ func (e *env) start(role string) *child {
 		parts[i] = "^" + regexp.QuoteMeta(p) + "$"
 	}
 	cmd := exec.Command(self, "-test.run="+strings.Join(parts, "/"), "-test.count=1", "-test.timeout=5m", "-test.v")
-	cmd.Env = append(os.Environ(), childEnv+"="+role)
+	cmd.Env = append(append(os.Environ(), childEnv+"="+role), env...)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	require.NoError(e, err)

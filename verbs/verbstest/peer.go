@@ -19,6 +19,7 @@ var peerTests = []subtest{
 	{"PeerKilledWriting", func(e *env) { e.killed(roleWriter, nothing) }},
 	{"PeerKilledReading", func(e *env) { e.killed(roleReader, nothing) }},
 	{"PeerKilledInHandshake", peerKilledInHandshake},
+	{"DialerKilled", dialerKilled},
 	{"PeerClosesUnderTraffic", peerClosesUnderTraffic},
 	{"BothCloseUnderTraffic", bothCloseUnderTraffic},
 }
@@ -128,6 +129,39 @@ func peerKilledInHandshake(e *env) {
 		require.NoError(e, e.ctx.Err(), "nothing but the deadline ended the call")
 		require.Equal(e, driver.QPStateErr, x.qp.State())
 		e.flushes(x, 0, 1)
+	}
+}
+
+// dialerKilled kills the end that dialed: before we have answered, and while it
+// writes into our memory.
+func dialerKilled(e *env) {
+	e.need(!e.cfg.SingleProcess, oneProcess)
+	l, addr := e.listen(e.acceptor())
+	for i := range e.short(10) * 2 {
+		c := e.start(roleDialer, addrEnv+"="+addr)
+		x := e.end("b", e.acceptor(), pairOpts{})
+		m := x.mem(childMemory, accRemote)
+		guardFill(m.b)
+		x.postRecv(verbs.RecvWR{WRID: 0})
+		r, err := l.Accept(e.ctx)
+		require.NoError(e, err)
+		if i%2 == 0 {
+			require.NoError(e, c.kill())
+			// Accept may fail, or succeed and the connection be gone at once.
+			if err := r.Accept(e.ctx, x.qp, driver.ConnParam{PrivateData: m.window().encode()}); err != nil {
+				require.Equal(e, driver.QPStateErr, x.qp.State())
+			}
+		} else {
+			require.NoError(e, r.Accept(e.ctx, x.qp, driver.ConnParam{PrivateData: m.window().encode()}))
+			for m.peek(rand.IntN(childMemory)) != 0 {
+				e.yield()
+			}
+			require.NoError(e, c.kill())
+		}
+		x.gone()
+		e.flushes(x, 0, 1)
+		require.NoError(e, closeQP(x.qp))
+		require.NoError(e, m.mr.Deregister())
 	}
 }
 

@@ -341,6 +341,14 @@ func TestKill(t *testing.T) {
 		require.Zero(t, a.Stats().Conns)
 		require.Zero(t, b.Stats().Conns)
 		require.Zero(t, a.a.Stats().Grants)
+		for _, n := range []*node{a, b} { // no shared receive has gone astray
+			for _, l := range n.lanes {
+				if l.rq != nil {
+					require.Zero(t, l.want)
+					require.Equal(t, l.owned, l.rq.posted())
+				}
+			}
+		}
 	})
 }
 

@@ -1,0 +1,215 @@
+package conn
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/conn/internal/wire"
+)
+
+// TestShutdown: what was accepted before arrives, on every connection, in both
+// directions, and then both ends know why it is over.
+func TestShutdown(t *testing.T) {
+	each(t, func(t *testing.T, cfg nodeConfig) {
+		const conns, messages = 5, 20
+		cfg.budget = 64 << 20
+		b := newNode(t, cfg)
+		a := newNode(t, cfg)
+		addr := b.listen()
+		want := map[string]string{}
+		var peers []*Conn
+		for range conns {
+			_, err := a.Dial(t.Context(), addr)
+			require.NoError(t, err)
+			peers = append(peers, get(t, b.accepted))
+		}
+		a.mu.Lock()
+		var ours []*Conn
+		for c := range a.conns {
+			ours = append(ours, c)
+		}
+		a.mu.Unlock()
+		for i, c := range ours {
+			for j := range messages {
+				head := fmt.Sprint(i, " ", j)
+				want[head] = string(a.send(c, head, 30_000))
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
+		defer cancel()
+		require.NoError(t, a.Endpoint.Shutdown(ctx))
+		for range conns * messages {
+			m := get(t, b.messages)
+			require.Equal(t, want[m.head], string(m.data))
+			delete(want, m.head)
+		}
+		require.Empty(t, want)
+		for range conns {
+			require.ErrorIs(t, get(t, a.faults).err, ErrClosed)
+			require.Equal(t, io.EOF, get(t, b.faults).err)
+		}
+		for _, c := range peers {
+			get(t, c.Done())
+		}
+		a.clean()
+		require.NoError(t, a.Endpoint.Shutdown(ctx))
+		require.EqualValues(t, conns*messages, a.Stats().MessagesSent)
+	})
+}
+
+// TestShutdownBothEnds: both ends shut down at once, with messages under way.
+func TestShutdownBothEnds(t *testing.T) {
+	for range 10 {
+		p := newPair(t, nodeConfig{}, nodeConfig{})
+		for i := range 10 {
+			p.a.send(p.ab, fmt.Sprint(i), 20_000)
+			p.b.send(p.ba, fmt.Sprint(i), 20_000)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
+		defer cancel()
+		var wg sync.WaitGroup
+		for _, n := range []*node{p.a, p.b} {
+			wg.Go(func() { require.NoError(t, n.Endpoint.Shutdown(ctx)) })
+		}
+		wg.Wait()
+		require.Len(t, p.a.messages, 10)
+		require.Len(t, p.b.messages, 10)
+		for _, n := range []*node{p.a, p.b} { // whose goodbye was first is open
+			require.Contains(t, []error{ErrClosed, io.EOF}, get(t, n.faults).err)
+		}
+	}
+}
+
+// TestShutdownSilentPeer: a peer that never answers delays it no longer than the
+// context.
+func TestShutdownSilentPeer(t *testing.T) {
+	n := newNode(t, nodeConfig{Config: Config{EagerMax: -1}})
+	r := newRawPeer(t)
+	_, err := r.connect(n.listen(), rawHello(nil))
+	require.NoError(t, err)
+	c := get(t, n.accepted)
+	r.send(rawPacket(wire.Packet{Epoch: rawEpoch}))
+	n.send(c, "fetch me", 1<<20)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	require.NoError(t, n.Endpoint.Shutdown(ctx))
+	require.Less(t, time.Since(begin), 5*time.Second)
+	require.ErrorIs(t, get(t, n.faults).err, ErrClosed)
+	get(t, c.Done())
+	n.clean()
+}
+
+// TestCloseWhileDialing: Close ends handshakes that are under way.
+func TestCloseWhileDialing(t *testing.T) {
+	block := make(chan struct{})
+	asked := make(chan struct{})
+	b := newNode(t, nodeConfig{Config: Config{OnAccept: func(*Conn) bool {
+		close(asked)
+		<-block
+		return true
+	}}})
+	a := newNode(t, nodeConfig{})
+	addr := b.listen()
+	done := make(chan error)
+	go func() {
+		_, err := a.Dial(context.Background(), addr)
+		done <- err
+	}()
+	get(t, asked)
+	require.NoError(t, a.Endpoint.Close())
+	require.ErrorIs(t, get(t, done), ErrClosed)
+	close(block)
+	require.Error(t, get(t, b.faults).err)
+}
+
+// TestCallbacksMayClose: a connection can be closed, and sent on, from its
+// callbacks; after OnFault there is none.
+func TestCallbacksMayClose(t *testing.T) {
+	var after bool
+	over := make(chan error, 1)
+	b := nodeConfig{}
+	b.OnMessage = func(c *Conn, m Message) {
+		if after {
+			panic("a message after OnFault")
+		}
+		c.Close()
+		if err := c.Send(context.Background(), Message{}); err != ErrClosed {
+			panic(fmt.Sprint("send on a closed connection: ", err))
+		}
+	}
+	b.OnFault = func(c *Conn, err error) {
+		after = true
+		c.Close()
+		over <- err
+	}
+	p := newPair(t, nodeConfig{}, b)
+	for range 100 {
+		if p.ab.Send(t.Context(), Message{Head: []byte("x")}) != nil {
+			break
+		}
+	}
+	require.ErrorIs(t, get(t, over), ErrClosed)
+	get(t, p.ba.Done())
+	get(t, p.ab.Done())
+	require.Empty(t, over)
+}
+
+// TestIdle: an endpoint with idle connections sleeps, and wakes for the next
+// message.
+func TestIdle(t *testing.T) {
+	cfg := nodeConfig{Config: Config{Spin: time.Millisecond}}
+	p := newPair(t, cfg, cfg)
+	p.b.expect(p.ba, "x", p.a.send(p.ab, "x", 100))
+	sleeps := func() uint64 { return p.a.Stats().Sleeps + p.b.Stats().Sleeps }
+	var before uint64
+	require.Eventually(t, func() bool { // asleep: nothing but a completion ends it
+		before = sleeps()
+		time.Sleep(50 * time.Millisecond)
+		return before > 0 && sleeps() == before
+	}, wait, time.Millisecond)
+	p.b.expect(p.ba, "y", p.a.send(p.ab, "y", 100))
+	require.Greater(t, sleeps()+2, before)
+}
+
+func TestConfig(t *testing.T) {
+	n := newNode(t, nodeConfig{})
+	for name, cfg := range map[string]Config{
+		"pollers":    {Pollers: -1},
+		"recv size":  {RecvSize: 100},
+		"recv sizes": {RecvSize: 2 << 20},
+		"credits":    {Credits: 7},
+		"depth":      {SendDepth: 1 << 20},
+		"op depth":   {OpDepth: 1},
+		"rendezvous": {Rendezvous: 1000},
+		"message":    {MaxMessage: -1},
+		"handshake":  {HandshakeTimeout: -1},
+	} {
+		_, err := NewEndpoint(n.dev, n.a, cfg)
+		require.Error(t, err, name)
+	}
+	require.Len(t, n.dev.Resources(), 3) // of the node: PD, MR, channel
+}
+
+func TestUserAndAddrs(t *testing.T) {
+	p := newPair(t, nodeConfig{}, nodeConfig{})
+	require.Nil(t, p.ab.User())
+	p.ab.SetUser(7)
+	require.Equal(t, 7, p.ab.User())
+	c, err := p.a.DialUser(t.Context(), p.b.Addr().String(), "me")
+	require.NoError(t, err)
+	require.Equal(t, "me", c.User())
+	require.Equal(t, p.ab.LocalAddr().String(), p.ba.RemoteAddr().String())
+	require.Equal(t, p.ba.LocalAddr().String(), p.ab.RemoteAddr().String())
+	require.Equal(t, p.ab.Epoch(), p.ba.Epoch())
+	require.NotEqual(t, c.Epoch(), p.ab.Epoch())
+	require.Same(t, p.a.Endpoint, c.Endpoint())
+	require.Equal(t, 2, p.a.Stats().Conns)
+	require.EqualValues(t, 2, p.a.Stats().Dialed)
+}

@@ -189,9 +189,11 @@ func TestWrongKindOfPeer(t *testing.T) {
 func TestPeerDies(t *testing.T) {
 	carriers(t, func(t *testing.T, scheme string) {
 		gone := make(chan *Connection, 1)
+		running := make(chan struct{})
 		hold := make(chan struct{})
 		sh := &handler{dispatch: func(ctx context.Context, m *Message) bool {
 			defer m.Release()
+			close(running)
 			<-ctx.Done()
 			close(hold)
 			return true
@@ -204,7 +206,7 @@ func TestPeerDies(t *testing.T) {
 			called <- err
 		}()
 		sc := receiveOne(t, p.accepted, "accepted connection")
-		require.Eventually(t, func() bool { return sc.Stats().InSeq == 1 }, patience, time.Millisecond)
+		receiveOne(t, running, "message at the handler")
 		sc.MarkDown() // the handler's context ends with its connection
 		receiveOne(t, hold, "end of the handler's context")
 		err := receiveOne(t, called, "end of the call")

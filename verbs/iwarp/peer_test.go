@@ -266,6 +266,7 @@ func TestInterleavedAndSplit(t *testing.T) {
 			e := strictEnd(t)
 			mem, m := e.mem(80000, driver.AccessLocalWrite|driver.AccessRemoteWrite|driver.AccessRemoteRead)
 			e.recv(1, sgeOf(m, 0, 100), sgeOf(m, 100, 39900))
+			e.recv(2)
 			p, _ := dialPeer(t, e, v2Hello())
 			src := make([]byte, 80000)
 			pattern(src, chunk)
@@ -294,6 +295,8 @@ func TestInterleavedAndSplit(t *testing.T) {
 			h, body := p.next() // the READ comes behind the WRITE
 			require.Equal(t, wire.Header{Tagged: true, Last: true, Op: wire.OpReadResp, STag: 7, TO: 9}, h)
 			require.Equal(t, src[5:25], body)
+			p.send(wire.Header{Op: wire.OpSend, QN: wire.QNSend, MSN: 2, Last: true}, nil)
+			e.waitOK(e.rcq, 1) // what came before is there for us to see
 			require.Equal(t, src, mem)
 		})
 	}

@@ -12,6 +12,8 @@ import (
 
 var raceSync byte
 
+const raceEnabled = true
+
 func raceSend(iov []iovec) {
 	runtime.RaceReleaseMerge(unsafe.Pointer(&raceSync))
 	for i := range iov {

@@ -1,0 +1,136 @@
+package iwarp
+
+import (
+	"context"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/verbs/driver"
+	"github.com/argonaut-rdma/argonaut/verbs/iwarp/internal/wire"
+)
+
+// What is no MPA request costs the listener a slot until its deadline at most, and hides no good request.
+func TestListenerRefusesNonsense(t *testing.T) {
+	e := newEnd(t, endConfig{cfg: Config{HandshakeTimeout: 300 * time.Millisecond, Backlog: 4}})
+	l, err := e.dev.Listen(testCtx(t), "127.0.0.1:0")
+	require.NoError(t, err)
+	markers := hello{frame: wire.MPAFrame{Rev: 2, Markers: true}}
+	long := wire.AppendMPA(nil, wire.MPAFrame{Rev: 1, PrivateDataLen: 4096})
+	half := appendHello(&hello{frame: wire.MPAFrame{Rev: 2}, private: make([]byte, 100)})[:60]
+	for name, b := range map[string][]byte{
+		"silence": nil, "http": []byte("GET / HTTP/1.1\r\nHost: example\r\n\r\n"), "half a key": []byte("MPA ID R"), "markers": appendHello(&markers),
+		"too much private data": long, "half a request": half, "a reply": wire.AppendMPA(nil, wire.MPAFrame{Reply: true, Rev: 2}),
+		"revision 9": wire.AppendMPA(nil, wire.MPAFrame{Rev: 9}), "garbage": make([]byte, 100),
+	} {
+		c, err := net.Dial("tcp", l.Addr())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		_, err = c.Write(b)
+		require.NoError(t, err)
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(testTimeout)))
+		n, err := c.Read(make([]byte, 100))
+		require.Zero(t, n, name)
+		require.NotNil(t, err, name)
+		require.NotErrorIs(t, err, context.DeadlineExceeded, name)
+	}
+	require.EqualValues(t, 9, e.dev.Stats().HandshakeFailures)
+	require.NoError(t, l.Close())
+}
+
+// fakeListener answers one MPA request with what answer makes of it.
+func fakeListener(t *testing.T, times int, answer func(h *hello) []byte) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() { // ends with the listener or after so many connections
+		for range times {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			d := Device{}
+			h, err := d.readHello(c, false)
+			if err == nil {
+				_, _ = c.Write(answer(h))
+				_, _ = io.Copy(io.Discard, c)
+			}
+			_ = c.Close()
+		}
+	}()
+	return l.Addr().String()
+}
+
+func TestRepliesThatAreRefused(t *testing.T) {
+	reply := func(h hello) []byte {
+		h.frame.Reply = true
+		return appendHello(&h)
+	}
+	for _, tc := range []struct {
+		name   string
+		answer func(h *hello) []byte
+		is     error
+	}{
+		{"markers", func(*hello) []byte { return reply(hello{frame: wire.MPAFrame{Rev: 2, Markers: true}}) }, driver.ErrProtocol},
+		{"garbage", func(*hello) []byte { return make([]byte, 64) }, driver.ErrProtocol},
+		{"a request", func(h *hello) []byte { return appendHello(h) }, driver.ErrProtocol},
+		{"more READs than our IRD", func(*hello) []byte {
+			return reply(hello{frame: wire.MPAFrame{Rev: 2}, enh: wire.Enhanced{IRD: 1, ORD: 100}})
+		}, driver.ErrProtocol},
+		{"rejection", func(*hello) []byte {
+			return reply(hello{frame: wire.MPAFrame{Rev: 2, Reject: true}, private: []byte("no")})
+		}, driver.ErrRefused},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			e := strictEnd(t)
+			_, err := e.qp.Connect(testCtx(t), fakeListener(t, 1, tc.answer), driver.ConnParam{IRD: 2})
+			require.ErrorIs(t, err, tc.is)
+			st, err := e.qp.State()
+			require.NoError(t, err)
+			require.Equal(t, driver.QPStateErr, st)
+		})
+	}
+}
+
+// A peer that knows MPA revision 1 only is tried again with it.
+func TestFallsBackToRevision1(t *testing.T) {
+	e := strictEnd(t)
+	addr := fakeListener(t, 2, func(h *hello) []byte {
+		if h.frame.Rev == 2 {
+			return wire.AppendMPA(nil, wire.MPAFrame{Reply: true, Reject: true, Rev: 1})
+		}
+		return append(wire.AppendMPA(nil, wire.MPAFrame{Reply: true, Rev: 1, PrivateDataLen: 2}), "ok"...)
+	})
+	p, err := e.qp.Connect(testCtx(t), addr, driver.ConnParam{ORD: 3})
+	require.NoError(t, err)
+	require.Equal(t, "ok", string(p.PrivateData))
+	require.Equal(t, 3, p.ORD)
+}
+
+// A peer-to-peer initiator gets the ready-to-receive message of its choice that we know.
+func TestPeerToPeerReply(t *testing.T) {
+	for _, tc := range []struct{ offer, want wire.Enhanced }{
+		{wire.Enhanced{PeerToPeer: true, RTRSend: true, RTRWrite: true, RTRRead: true}, wire.Enhanced{PeerToPeer: true, RTRWrite: true}},
+		{wire.Enhanced{PeerToPeer: true, RTRRead: true}, wire.Enhanced{PeerToPeer: true, RTRRead: true}},
+		{wire.Enhanced{}, wire.Enhanced{}},
+	} {
+		e := strictEnd(t)
+		h := v2Hello()
+		h.enh = tc.offer
+		h.enh.IRD, h.enh.ORD = 1, 1
+		p, reply := dialPeer(t, e, h)
+		reply.enh.IRD, reply.enh.ORD = 0, 0
+		require.Equal(t, tc.want, reply.enh)
+		if tc.want.RTRRead { // an empty READ is answered by an empty response, without a look at its key
+			b := make([]byte, wire.ReadReqLen)
+			p.send(wire.Header{Op: wire.OpReadReq, QN: wire.QNReadReq, MSN: 1, Last: true}, b)
+			h, body := p.next()
+			require.Equal(t, wire.OpReadResp, h.Op)
+			require.True(t, h.Last)
+			require.Empty(t, body)
+		}
+	}
+}

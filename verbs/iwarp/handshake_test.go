@@ -37,8 +37,8 @@ func TestListenerRefusesNonsense(t *testing.T) {
 		require.NotNil(t, err, name)
 		require.NotErrorIs(t, err, context.DeadlineExceeded, name)
 	}
+	require.NoError(t, l.Close()) // waits for the handshakes
 	require.EqualValues(t, 9, e.dev.Stats().HandshakeFailures)
-	require.NoError(t, l.Close())
 }
 
 // fakeListener answers one MPA request with what answer makes of it.

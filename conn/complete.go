@@ -45,10 +45,7 @@ func (p *poller) completed(l *lane, wc *verbs.WC) {
 		}
 	case wrControl:
 		c.mu.Lock()
-		if c.tx.controlBusy[index] {
-			c.tx.controlBusy[index] = false
-			c.tx.control[index].chunk.ReleasePosted()
-		}
+		c.tx.controlBusy[index] = false
 		c.mu.Unlock()
 	case wrOp:
 		c.opCompleted(index)

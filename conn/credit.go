@@ -69,13 +69,11 @@ func (c *Conn) pumpControl() {
 		wire.Record{Type: wire.Goodbye}.Put(s.grow(wire.RecordLen))
 	}
 	c.putHeader(s)
-	s.chunk.RetainPosted()
 	c.tx.wrs[0] = verbs.SendWR{
 		WRID: wrControl | uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGEs: s.sges,
 	}
 	n, err := c.qp.PostSend(c.tx.wrs[:1])
 	if n == 0 {
-		s.chunk.ReleasePosted()
 		c.postFailed(err)
 		return
 	}

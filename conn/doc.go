@@ -36,7 +36,16 @@
 //
 // # Lock order
 //
-// Endpoint.mu before lane.mu before Conn.mu (the send lock) before poller.mu
-// (the mailbox) and supplier.mu. None is held while a callback runs. The state of
-// the receiving side of a Conn has no lock: it belongs to its poller.
+// Endpoint.shutMu before Endpoint.mu; Conn.mu (the send lock) before poller.mu
+// (the mailbox) and supplier.mu; lane.mu and recvQueue.mu are taken alone. A
+// queue pair is posted to under Conn.mu, a receive queue under recvQueue.mu. No
+// lock is held while a callback runs. The state of the receiving side of a Conn
+// has no lock: it belongs to its poller, and other goroutines ask by mail.
+//
+// # Errors
+//
+// ErrClosed, ErrRefused and *RefusedError, ErrProtocol, ErrTimeout, ErrTooLarge,
+// ErrStaleGrant, ErrNotSupported, verbs.ErrInvalid, verbs.ErrLimit, those of
+// buffer for memory, and *FaultError with its FaultKind for connections that
+// failed.
 package conn

@@ -68,7 +68,7 @@ func (t *opTable) put(o *op) {
 	t.free = o
 }
 
-// startOp queues o and posts what fits. With c.mu.
+// startOp queues o and posts what fits, once the connection is open. With c.mu.
 func (c *Conn) startOp(o *op) {
 	o.list.RetainPosted()
 	if c.ops.tail != nil {
@@ -232,10 +232,6 @@ func (c *Conn) transfer(ctx context.Context, read bool, l *buffer.List, g Grant,
 	if err := c.Err(); err != nil {
 		c.mu.Unlock()
 		return err
-	}
-	if !c.open {
-		c.mu.Unlock()
-		return fmt.Errorf("%w: the peer has not sent anything yet", verbs.ErrQPState)
 	}
 	o := c.ops.get()
 	o.read, o.list, o.left = read, l.Share(), l.Len()

@@ -24,9 +24,8 @@ const (
 
 // sendSlot is one SEND: under construction, waiting to be posted, or posted.
 type sendSlot struct {
-	chunk buffer.RDMABuffer // that mem is a part of
-	mem   []byte
-	base  verbs.SGE // mem, as registered
+	mem  []byte    // of one of txRing.chunks
+	base verbs.SGE // mem, as registered
 
 	used     int  // bytes of mem in use
 	size     int  // bytes of the packet
@@ -42,7 +41,7 @@ type sendSlot struct {
 // txRing is the send slots of a connection: those in [retired, posted) are on
 // the QP, those in [posted, built) are under construction or wait for credits.
 type txRing struct {
-	chunks                 []buffer.RDMABuffer
+	chunks                 []buffer.RDMABuffer // what the slots are cut from, posted as long as the connection lives
 	slots                  []sendSlot
 	retired, posted, built uint32
 	unsignaled             int // posted since the last one that was signalled
@@ -377,9 +376,7 @@ func (c *Conn) pump() {
 		c.greet = c.greet && done == 0
 		c.stats.packetsSent.Add(uint64(done))
 		for i := range n - done {
-			s := r.at(r.posted + uint32(i))
-			s.chunk.ReleasePosted()
-			if s.signaled {
+			if r.at(r.posted + uint32(i)).signaled {
 				r.signaled--
 			}
 		}
@@ -408,7 +405,6 @@ func (c *Conn) finish(s *sendSlot, wrid uint64, seq uint32) verbs.SendWR {
 		r.unsignaled = 0
 		r.signaled++
 	}
-	s.chunk.RetainPosted()
 	return wr
 }
 
@@ -439,7 +435,6 @@ func (c *Conn) retire(seq uint32) bool {
 	}
 	for ; r.retired != seq+1; r.retired++ {
 		s := r.at(r.retired)
-		s.chunk.ReleasePosted()
 		s.releasePayload()
 		if s.signaled {
 			r.signaled--
@@ -490,7 +485,7 @@ func (c *Conn) newTx(ctx context.Context, depth int) error {
 		chunk := r.chunks[len(r.chunks)-1]
 		off := i % (txChunk / txSize) * txSize
 		part := chunk.Slice(off, off+txSize)
-		s := sendSlot{chunk: chunk, mem: part.Bytes(), base: part.SGE(c.e.pd)}
+		s := sendSlot{mem: part.Bytes(), base: part.SGE(c.e.pd)}
 		s.sges = make([]verbs.SGE, 0, c.maxSGE)
 		if i < controlSlots {
 			r.control[i] = s
@@ -506,19 +501,9 @@ func (c *Conn) newTx(ctx context.Context, depth int) error {
 // the QP. With c.mu.
 func (r *txRing) release() {
 	for ; r.retired != r.built; r.retired++ {
-		s := r.at(r.retired)
-		if int32(r.posted-r.retired) > 0 { // on the QP
-			s.chunk.ReleasePosted()
-		}
-		s.releasePayload()
+		r.at(r.retired).releasePayload()
 	}
 	r.posted = r.built
-	for i := range r.control {
-		if r.controlBusy[i] {
-			r.controlBusy[i] = false
-			r.control[i].chunk.ReleasePosted()
-		}
-	}
 	for _, b := range r.chunks {
 		b.ReleasePosted()
 	}

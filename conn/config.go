@@ -29,8 +29,8 @@ type Config struct {
 	// the path holds only takes cache.
 	Credits int
 	// RecvBuffers bounds the receive buffers of all connections; connections
-	// that would exceed it are refused. Default 4096; negative: no bound but
-	// the arena's.
+	// that would exceed it are refused. Default: what three quarters of the
+	// arena hold; negative: no bound but the arena's.
 	RecvBuffers int
 	// SendDepth is how many SENDs a connection may have under construction or
 	// on the queue pair: 8 to 4096. Default 64.
@@ -111,8 +111,8 @@ const (
 	maxRendezvous            = 256
 )
 
-// resolve replaces defaults, and checks ranges.
-func (c *Config) resolve(caps *verbs.Caps) error {
+// resolve replaces defaults, and checks ranges. arena is how many bytes there are.
+func (c *Config) resolve(caps *verbs.Caps, arena int64) error {
 	procs := runtime.GOMAXPROCS(0)
 	def := func(v *int, d int) {
 		if *v == 0 {
@@ -126,7 +126,8 @@ func (c *Config) resolve(caps *verbs.Caps) error {
 	c.Spin = max(c.Spin, 0)
 	def(&c.RecvSize, 128<<10)
 	def(&c.Credits, 16)
-	def(&c.RecvBuffers, 4096)
+	c.RecvSize = max(c.RecvSize, 1) // out of range, said below
+	def(&c.RecvBuffers, max(int(arena*3/4)/c.RecvSize, c.Credits))
 	if c.RecvBuffers < 0 {
 		c.RecvBuffers = math.MaxInt
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/buffer"
 )
 
 // tcpPair is a connected pair of TCP connections over loopback.
@@ -83,4 +85,72 @@ func TestStreamDeadlineAndClose(t *testing.T) {
 	require.ErrorIs(t, b.Write([]byte("x"), nil), ErrClosed)
 	require.Equal(t, a.LocalAddr(), b.RemoteAddr())
 	require.Equal(t, b.LocalAddr(), a.RemoteAddr())
+}
+
+// TestStreamLists moves lists of odd pieces, gathered and scattered, behind
+// heads, over TCP and over a connection that has no gathered write.
+func TestStreamLists(t *testing.T) {
+	arena, err := buffer.New(buffer.Config{Budget: 16 << 20, NoHugePages: true})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, arena.Close(t.Context())) }()
+	n := &node{t: t, a: arena}
+	for name, pipe := range map[string]func() (*Stream, *Stream){
+		"tcp": func() (*Stream, *Stream) { return streams(t) },
+		"pipe": func() (*Stream, *Stream) {
+			x, y := net.Pipe()
+			t.Cleanup(func() { x.Close(); y.Close() })
+			return NewStream(x), NewStream(y)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := pipe()
+			for _, sizes := range [][]int{{1}, {5000, 1, 70_000}, {1 << 20, 3}, {10, 20, 30, 40, 50, 60}} {
+				out, data := n.list(sizes...)
+				sent := make(chan error, 1)
+				go func() { sent <- a.Write([]byte("the head"), out) }()
+				head := make([]byte, 8)
+				require.NoError(t, b.ReadFull(head))
+				require.Equal(t, "the head", string(head))
+				// Received in other pieces than sent.
+				in, err := arena.GetList(t.Context(), int64(len(data)), buffer.Anonymous)
+				require.NoError(t, err)
+				require.NoError(t, b.ReadList(in))
+				require.NoError(t, <-sent)
+				require.True(t, bytes.Equal(data, bytesOf(in)))
+				out.Release()
+				in.Release()
+			}
+			go a.Write([]byte("x"), nil)
+			require.NoError(t, b.ReadFull(make([]byte, 1)))
+			require.NoError(t, a.Write(nil, nil))
+			in, _ := n.list(100, 100)
+			go func() {
+				a.Write(make([]byte, 150), nil)
+				a.Close()
+			}()
+			require.Equal(t, io.ErrUnexpectedEOF, b.ReadList(in))
+			in.Release()
+		})
+	}
+}
+
+func TestStreamNoAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	arena, err := buffer.New(buffer.Config{Budget: 16 << 20, NoHugePages: true})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, arena.Close(t.Context())) }()
+	n := &node{t: t, a: arena}
+	a, b := streams(t)
+	out, _ := n.list(5000, 6000)
+	in, _ := n.list(11_000)
+	var head, got [32]byte
+	require.Zero(t, testing.AllocsPerRun(200, func() {
+		if a.Write(head[:], out) != nil || b.ReadFull(got[:]) != nil || b.ReadList(in) != nil {
+			panic("stream failed")
+		}
+	}))
+	out.Release()
+	in.Release()
 }

@@ -149,7 +149,7 @@ func TestOverrun(t *testing.T) {
 
 // TestSilence: a dialer that never sends its first frame is cut at the deadline.
 func TestSilence(t *testing.T) {
-	n := newNode(t, nodeConfig{Config: Config{HandshakeTimeout: 50 * time.Millisecond}})
+	n := newNode(t, nodeConfig{Config: Config{HandshakeTimeout: 500 * time.Millisecond}})
 	r := newRawPeer(t)
 	_, err := r.connect(n.listen(), rawHello(nil))
 	require.NoError(t, err)
@@ -162,7 +162,7 @@ func TestSilence(t *testing.T) {
 }
 
 func TestDialErrors(t *testing.T) {
-	n := newNode(t, nodeConfig{Config: Config{HandshakeTimeout: 200 * time.Millisecond}})
+	n := newNode(t, nodeConfig{})
 	refuse := true
 	m := newNode(t, nodeConfig{Config: Config{OnAccept: func(*Conn) bool { return !refuse }, RecvBuffers: 16}})
 	addr := m.listen()
@@ -186,7 +186,9 @@ func TestDialErrors(t *testing.T) {
 
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	_, err = n.Dial(t.Context(), l.Addr().String()) // silent
+	short, cancelShort := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancelShort()
+	_, err = n.Dial(short, l.Addr().String()) // silent
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	go func() {
 		for {

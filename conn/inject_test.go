@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -42,7 +41,7 @@ func newSide(t *testing.T, s *verbstest.Script, cfg Config) (*side, error) {
 	var err error
 	d.a, err = buffer.New(buffer.Config{Budget: 16 << 20, NoHugePages: true})
 	require.NoError(t, err)
-	cfg.Credits, cfg.RecvSize, cfg.HandshakeTimeout = 16, 16<<10, 2*time.Second
+	cfg.Credits, cfg.RecvSize = 16, 16<<10
 	cfg.OnAccept = func(c *Conn) bool { d.conns <- c; return true }
 	cfg.OnFault = func(_ *Conn, err error) { d.faults <- err }
 	cfg.OnMessage = func(_ *Conn, m Message) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
@@ -136,7 +135,7 @@ func (m *Messenger) dialStream(c *Connection, l *link, a EntityAddr) error {
 	defer cancelDial()
 	nc, err := m.cfg.DialStream(dial, a.HostPort())
 	if err != nil {
-		if errors.Is(err, syscall.ECONNREFUSED) {
+		if isRefused(err) {
 			return errRefused{err}
 		}
 		return err

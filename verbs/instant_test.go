@@ -14,7 +14,10 @@ import (
 // which allocates nothing.
 type instant struct{ *loop }
 
-type instantPD struct{ driver.PD }
+type instantPD struct {
+	driver.PD
+	key driver.MR // the one scoped key
+}
 
 type instantQP struct {
 	*loopQP
@@ -29,7 +32,7 @@ type instantCQ struct {
 
 func (l instant) AllocPD() (driver.PD, error) {
 	pd, err := l.loop.AllocPD()
-	return instantPD{pd}, err
+	return &instantPD{pd, instantKey{}}, err
 }
 
 func (l instant) CreateCQ(depth int, ch driver.CompChannel, v int) (driver.CQ, error) {
@@ -37,7 +40,19 @@ func (l instant) CreateCQ(depth int, ch driver.CompChannel, v int) (driver.CQ, e
 	return &instantCQ{CQ: cq}, err
 }
 
-func (p instantPD) CreateQP(a driver.QPAttr) (driver.QP, error) {
+type instantKey struct{}
+
+func (instantKey) Addr() uint64      { return 1 }
+func (instantKey) Length() uint64    { return 1 }
+func (instantKey) LKey() uint32      { return 0 }
+func (instantKey) RKey() uint32      { return 7 }
+func (instantKey) Deregister() error { return nil }
+
+func (p *instantPD) RegScoped(driver.MR, uint64, uint64, driver.Access, driver.QP) (driver.MR, error) {
+	return p.key, nil
+}
+
+func (p *instantPD) CreateQP(a driver.QPAttr) (driver.QP, error) {
 	q, err := p.PD.CreateQP(a)
 	return &instantQP{q.(*loopQP), a.SendCQ.(*instantCQ)}, err
 }

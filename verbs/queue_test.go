@@ -323,7 +323,7 @@ func TestCompChannel(t *testing.T) {
 	require.NoError(t, ch.Close())
 }
 
-// Posting and polling allocate nothing.
+// Posting, polling and granting allocate nothing.
 func TestHotPathAllocations(t *testing.T) {
 	qp, cq := newInstant(t)
 	mr, err := qp.PD().RegMR(make([]byte, 64), verbs.AccessLocalWrite)
@@ -352,6 +352,17 @@ func TestHotPathAllocations(t *testing.T) {
 	}
 	step()
 	require.Zero(t, testing.AllocsPerRun(1000, step))
+
+	// A scoped key in storage of the caller costs the core none either.
+	qp.Device().SetTraceStacks(false)
+	var key verbs.MR
+	grant := func() {
+		if mr.ScopeInto(&key, qp, 1, 1, verbs.AccessRemoteRead) != nil || key.RKey() != 7 || key.Deregister() != nil {
+			bad++
+		}
+	}
+	grant()
+	require.Zero(t, testing.AllocsPerRun(1000, grant))
 	require.Zero(t, bad)
 	require.Zero(t, mr.InFlight())
 	_, err = qp.Close()

@@ -83,13 +83,13 @@ func (l *Listener) describe(*Resource) {}
 func (l *Listener) Accept(ctx context.Context) (*ConnRequest, error) {
 	const op = "accept"
 	d := l.dev
-	r := &ConnRequest{dev: d}
-	if err := r.obj.reserve(d, KindConnRequest, r, &d.obj); err != nil {
+	drv, err := l.drv.Accept(ctx)
+	if err != nil {
 		return nil, d.opError(op, 0, err)
 	}
-	var err error
-	if r.drv, err = l.drv.Accept(ctx); err != nil {
-		r.obj.abandon()
+	r := &ConnRequest{dev: d, drv: drv}
+	if err := r.obj.reserve(d, KindConnRequest, r, &d.obj); err != nil {
+		_ = drv.Reject(nil) // the device has been closed behind the listener
 		return nil, d.opError(op, 0, err)
 	}
 	r.param = r.drv.Param()

@@ -27,7 +27,7 @@ func (u uses) drop(index uint32) {
 	case e.n < 0:
 		panic("verbs: a request gave back memory that it did not hold")
 	case e.n == 0:
-		if e.mr.state.Load() == mrDraining {
+		if e.mr.state.Load() != mrLive { // draining, or another Deregister is deciding meanwhile
 			e.mr.poke()
 		}
 		e.mr = nil

@@ -69,6 +69,22 @@ func TestLedgerPanicsOnOurOwnBug(t *testing.T) {
 	require.Panics(t, func() { u.drop(0) })
 }
 
+// The last request that names a region wakes the one that waits for it, also
+// while a further Deregister is deciding.
+func TestLastUseWakes(t *testing.T) {
+	for state, want := range map[uint32]int{mrLive: 0, mrChecking: 1, mrDraining: 1} {
+		m := &MR{wake: make(chan struct{}, 1)}
+		m.state.Store(state)
+		var u uses
+		u.add(m)
+		u.add(m)
+		u.drop(0)
+		require.Empty(t, m.wake)
+		u.drop(0)
+		require.Len(t, m.wake, want)
+	}
+}
+
 // A slot that is used again has another generation, also over owners.
 func TestSlotGenerations(t *testing.T) {
 	s := newSlots(2, 1, genMask)

@@ -1,0 +1,131 @@
+package iwarp
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/verbs/driver"
+)
+
+// memNet is a network inside the process: connections are pipes, which split reads as they like.
+type memNet struct {
+	mu        sync.Mutex
+	listeners map[string]*memListener
+}
+
+type memAddr string
+
+func (a memAddr) Network() string { return "mem" }
+func (a memAddr) String() string  { return string(a) }
+
+type memListener struct {
+	n     *memNet
+	addr  memAddr
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func (n *memNet) listen(_ context.Context, addr string) (net.Listener, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.listeners == nil {
+		n.listeners = map[string]*memListener{}
+	}
+	l := &memListener{n: n, addr: memAddr(addr), conns: make(chan net.Conn), done: make(chan struct{})}
+	n.listeners[addr] = l
+	return l, nil
+}
+
+func (n *memNet) dial(ctx context.Context, addr string) (net.Conn, error) {
+	n.mu.Lock()
+	l := n.listeners[addr]
+	n.mu.Unlock()
+	if l == nil {
+		return nil, errors.New("nobody listens")
+	}
+	a, b := net.Pipe()
+	select {
+	case l.conns <- b:
+		return a, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (l *memListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *memListener) Close() error   { l.once.Do(func() { close(l.done) }); return nil }
+func (l *memListener) Addr() net.Addr { return l.addr }
+
+// The provider runs in virtual time over an in-memory network: every wait of it is one that a bubble can see, and
+// nothing spins.
+func TestVirtualTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n memNet
+		c := endConfig{cfg: Config{Dial: n.dial, Listen: n.listen, HandshakeTimeout: time.Hour}}
+		a, b := newEnd(t, c), newEnd(t, c)
+		connect(t, a, b, "node:1")
+		src, sm := a.mem(100<<10, driver.AccessLocalWrite)
+		dst, dm := b.mem(100<<10, driver.AccessLocalWrite|driver.AccessRemoteRead)
+		pattern(src, 1)
+		b.recv(1, sgeOf(dm, 0, 100<<10))
+		a.post(driver.SendWR{Opcode: driver.OpSend, Flags: driver.SendSignaled, SGEs: []driver.SGE{sgeOf(sm, 0, 100<<10)}})
+		a.waitOK(a.scq, 1)
+		b.waitOK(b.rcq, 1)
+		require.Equal(t, src, dst)
+		clear(src)
+		a.post(driver.SendWR{Opcode: driver.OpRead, Flags: driver.SendSignaled, SGEs: []driver.SGE{sgeOf(sm, 0, 100<<10)}, RemoteAddr: dm.Addr(), RKey: dm.RKey()})
+		a.waitOK(a.scq, 1)
+		require.Equal(t, dst, src)
+		synctest.Wait() // idle: every goroutine is asleep
+	})
+}
+
+// A listener that accepts and is silent costs the initiator HandshakeTimeout, and a silent initiator the listener.
+func TestHandshakeDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n memNet
+		silent, err := n.listen(t.Context(), "silent:1")
+		require.NoError(t, err)
+		go func() { // ends with the connection
+			c, err := silent.Accept()
+			if err == nil {
+				_, _ = c.Read(make([]byte, 1000))
+				_, _ = c.Read(make([]byte, 1000))
+				_ = c.Close()
+			}
+		}()
+		e := newEnd(t, endConfig{cfg: Config{Dial: n.dial, Listen: n.listen, HandshakeTimeout: 7 * time.Second}})
+		begin := time.Now()
+		_, err = e.qp.Connect(context.Background(), "silent:1", driver.ConnParam{})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, 7*time.Second, time.Since(begin))
+
+		l, err := e.dev.Listen(t.Context(), "node:1")
+		require.NoError(t, err)
+		c, err := n.dial(t.Context(), "node:1")
+		require.NoError(t, err)
+		begin = time.Now()
+		_, err = c.Read(make([]byte, 1))
+		require.Error(t, err)
+		require.Equal(t, 7*time.Second, time.Since(begin))
+		require.NoError(t, l.Close())
+	})
+}

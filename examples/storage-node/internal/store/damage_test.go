@@ -54,7 +54,7 @@ func TestDamage(t *testing.T) {
 			s := openTest(t, t.TempDir())
 			info := put(t, s, "hurt", pattern(1, n))
 			other := put(t, s, "sound", pattern(2, n))
-			path := func(i Info) string { return filepath.Join(s.dir, "blobs", i.Version[:2], i.Version) }
+			path := func(i Info) string { return filepath.Join(s.dir, "blobs", i.Version[:1], i.Version) }
 			c.hurt(t, path(info), path(other))
 
 			o, err := s.Open("hurt")
@@ -105,8 +105,8 @@ func TestDamagedRecord(t *testing.T) {
 func TestSweepLeavesForeignFiles(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, openTest(t, dir).Close())
-	foreign := filepath.Join(dir, "blobs", "00", "README")
-	orphan := filepath.Join(dir, "blobs", "00", fmt.Sprintf("%032x", 7))
+	foreign := filepath.Join(dir, "blobs", "0", "README")
+	orphan := filepath.Join(dir, "blobs", "0", fmt.Sprintf("%032x", 7))
 	require.NoError(t, os.WriteFile(foreign, []byte("x"), 0o600))
 	require.NoError(t, os.WriteFile(orphan, []byte("x"), 0o600))
 	s := openTest(t, dir)

@@ -71,8 +71,8 @@ func Open(cfg Config) (*Store, error) {
 	if cfg.Dir == "" {
 		return nil, &Error{Op: "open", Err: errors.New("no data directory given")}
 	}
-	for i := range 256 {
-		if err := os.MkdirAll(filepath.Join(s.dir, "blobs", fmt.Sprintf("%02x", i)), 0o700); err != nil {
+	for i := range shards {
+		if err := os.MkdirAll(s.shard(i), 0o700); err != nil {
 			return nil, fail("open", "", err)
 		}
 	}
@@ -135,8 +135,8 @@ func (s *Store) prepare() error {
 func (s *Store) sweep() error {
 	return s.db.View(func(tx *bbolt.Tx) error {
 		blobs := tx.Bucket(bucketBlobs)
-		for i := range 256 {
-			if err := s.sweepDir(filepath.Join(s.dir, "blobs", fmt.Sprintf("%02x", i)), blobs); err != nil {
+		for i := range shards {
+			if err := s.sweepDir(s.shard(i), blobs); err != nil {
 				return err
 			}
 		}
@@ -190,10 +190,12 @@ func (s *Store) Close() error {
 	return fail("close", "", s.db.Close())
 }
 
-func (s *Store) blobPath(id blobID) string {
-	name := id.String()
-	return filepath.Join(s.dir, "blobs", name[:2], name)
-}
+// shards is how many directories the blobs are spread over, by the first digit of their names.
+const shards = 16
+
+func (s *Store) shard(i int) string { return filepath.Join(s.dir, "blobs", fmt.Sprintf("%x", i)) }
+
+func (s *Store) blobPath(id blobID) string { return filepath.Join(s.shard(int(id[0]>>4)), id.String()) }
 
 // lookup returns the record of key.
 func (s *Store) lookup(op, key string) (record, error) {

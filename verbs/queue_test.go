@@ -187,6 +187,52 @@ func TestLateAndStaleCompletions(t *testing.T) {
 	require.NoError(t, dev.Close())
 }
 
+// A device that completes out of order, within a batch and across batches.
+func TestReorderedCompletions(t *testing.T) {
+	var held []driver.WC
+	s := &verbstest.Script{Poll: func(wcs []driver.WC) []driver.WC {
+		held = append(held, wcs...)
+		if len(held) < 6 {
+			return nil
+		}
+		slices.Reverse(held)
+		out := held
+		held = nil
+		return out
+	}}
+	l := newLoop(nil)
+	dev, err := verbs.NewDevice(verbstest.NewFaulty(l, s), verbs.Config{})
+	require.NoError(t, err)
+	pd, err := dev.AllocPD()
+	require.NoError(t, err)
+	cq, err := dev.CreateCQ(verbs.CQConfig{Depth: 64})
+	require.NoError(t, err)
+	qp, err := pd.CreateQP(verbs.QPConfig{SendCQ: cq, MaxSendWR: 8, MaxRecvWR: 8})
+	require.NoError(t, err)
+	_, err = qp.Connect(context.Background(), "x:1", verbs.ConnParam{})
+	require.NoError(t, err)
+	var got []uint64
+	wcs := make([]verbs.WC, 4)
+	for i := range 6 {
+		_, err = qp.PostSend([]verbs.SendWR{{WRID: uint64(i), Flags: verbs.SendSignaled}})
+		require.NoError(t, err)
+		l.last().finish(0)
+		n, err := cq.Poll(wcs)
+		require.NoError(t, err)
+		got = append(got, wrids(wcs[:n])...)
+	}
+	n, err := cq.Poll(wcs)
+	require.NoError(t, err)
+	got = append(got, wrids(wcs[:n])...)
+	require.Equal(t, []uint64{5, 4, 3, 2, 1, 0}, got)
+	orphans, err := qp.Close()
+	require.NoError(t, err)
+	require.Empty(t, orphans)
+	require.NoError(t, cq.Close())
+	require.NoError(t, pd.Close())
+	require.NoError(t, dev.Close())
+}
+
 func TestSRQ(t *testing.T) {
 	r := newRig(t, nil, verbs.Config{}, verbs.QPConfig{MaxRecvWR: withSRQ})
 	_, err := r.qp.PostRecv([]verbs.RecvWR{{}})

@@ -69,7 +69,8 @@ func (c *Conn) completedErr(wc *verbs.WC) {
 // classify says whose fault a status is.
 func classify(s verbs.WCStatus) FaultKind {
 	switch s {
-	case verbs.StatusRetryExcErr, verbs.StatusRNRRetryExcErr, verbs.StatusRespTimeoutErr, verbs.StatusWRFlushErr:
+	case verbs.StatusRetryExcErr, verbs.StatusRNRRetryExcErr, verbs.StatusRespTimeoutErr, verbs.StatusWRFlushErr,
+		verbs.StatusGeneralErr:
 		return FaultPath
 	case verbs.StatusRemInvReqErr, verbs.StatusRemAccessErr, verbs.StatusRemOpErr, verbs.StatusRemAbortErr, verbs.StatusBadRespErr:
 		return FaultPeer

@@ -31,6 +31,7 @@ type Caps struct {
 	SRQ          bool
 	SRQLimit     bool // EventSRQLimitReached
 	Inline       bool
+	Solicited    bool // CQ.ReqNotify(true) tells solicited completions apart; without it, all are announced
 	LastWQE      bool // EventQPLastWQEReached is raised
 	RNRRetry     bool // a missing receive is retried; without it, it ends the connection
 	DeregBarrier bool // no remote access lands after Deregister returned (not so on siw)
@@ -39,6 +40,7 @@ type Caps struct {
 	ReadSinkNeedsRemoteWrite bool // the sink of a READ is a region with AccessRemoteWrite (iWARP hardware)
 	InOrderCompletions       bool // send completions come in posting order across opcodes (not so on siw)
 	SignalAbove              int  // requests of at least so many bytes must be signalled; 0: none
+	RemoteReadChecked        bool // a peer can READ only with AccessRemoteRead (siw lets it read any region of the PD whose key it names)
 	RemoteViolationOnWR      bool // a remote violation shows as a status of the work request; else the connection just ends
 	ErrPostCompletesSQ       bool // a send posted in ERR completes with WR_FLUSH_ERR
 	ErrPostCompletesRQ       bool // a receive posted in ERR completes with WR_FLUSH_ERR

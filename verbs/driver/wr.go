@@ -47,7 +47,7 @@ type RecvWR struct {
 type WC struct {
 	WRID            uint64
 	Status          WCStatus
-	Opcode          Opcode // of sends perhaps without its immediate data or invalidation
+	Opcode          Opcode // of sends perhaps that of one that does the same, or without immediate data or invalidation
 	ByteLen         uint32 // bytes received, read, or 8 for an atomic
 	Imm             uint32 // with HasImm
 	InvalidatedRKey uint32 // with HasInv: our key that the peer's SEND_WITH_INV invalidated

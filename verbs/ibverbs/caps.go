@@ -68,20 +68,22 @@ func (d *device) queryCaps() error {
 		MaxMsgSize:     uint64(p.MaxMsgSz),
 		PageSize:       os.Getpagesize(),
 
-		MW2:      a.CapFlags&(cverbs.CapMWType2A|cverbs.CapMWType2B) != 0 && a.MaxMW > 0,
-		Atomics:  a.AtomicCap != cverbs.AtomicNone,
-		Imm:      !iwarp,
-		SendInv:  a.CapFlags&cverbs.CapMemMgtExtensions != 0 && !siw, // siw takes the key from the wrong field
-		ODP:      odp(a),
-		SRQ:      a.MaxSRQ > 0,
-		SRQLimit: a.MaxSRQ > 0,
-		LastWQE:  !iwarp && !rxe,
-		RNRRetry: !iwarp,
-		Pins:     true,
+		MW2:       a.CapFlags&(cverbs.CapMWType2A|cverbs.CapMWType2B) != 0 && a.MaxMW > 0,
+		Atomics:   a.AtomicCap != cverbs.AtomicNone,
+		Imm:       !iwarp,
+		SendInv:   a.CapFlags&cverbs.CapMemMgtExtensions != 0 && !siw, // siw takes the key from the wrong field
+		ODP:       odp(a),
+		SRQ:       a.MaxSRQ > 0,
+		SRQLimit:  a.MaxSRQ > 0,
+		Solicited: !siw, // it takes no receive for solicited
+		LastWQE:   !iwarp && !rxe,
+		RNRRetry:  !iwarp,
+		Pins:      true,
 
 		DeregBarrier:             !siw,
 		ReadSinkNeedsRemoteWrite: iwarp && !siw,
 		InOrderCompletions:       !siw, // it completes a SEND before an earlier READ
+		RemoteReadChecked:        !siw,
 		RemoteViolationOnWR:      !iwarp,
 		ErrPostCompletesSQ:       !iwarp,
 		ErrPostCompletesRQ:       !iwarp && !rxe,

@@ -71,6 +71,11 @@ func (q *cq) Poll(wcs []driver.WC) (int, error) {
 		}
 		for i := range batch[:got] {
 			convert(&wcs[n+i], &batch[i], q.dev.wcInv)
+			if wcs[n+i].Status == driver.StatusLocQPOpErr && q.dev.siw() {
+				// siw says so of whatever it could not send, a connection that the
+				// peer has reset above all.
+				wcs[n+i].Status = driver.StatusGeneralErr
+			}
 		}
 		n += got
 		if got < len(batch) {
@@ -119,6 +124,7 @@ func convert(to *driver.WC, from *cverbs.WC, wcInv uint32) {
 }
 
 func (q *cq) ReqNotify(solicitedOnly bool) error {
+	solicitedOnly = solicitedOnly && q.dev.caps.Solicited // else it would never be announced
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.destroyed {

@@ -146,6 +146,10 @@ func (q *qp) PostSend(wrs []driver.SendWR) (int, error) {
 				break
 			}
 			q.sges = appendSGEs(q.sges, batch[i].SGEs)
+			if batch[i].Opcode == driver.OpRead && q.dev.siw() && total(batch[i].SGEs) == 0 {
+				// siw answers such a READ with what the answer before it had.
+				q.wrs[i].Opcode = cverbs.OpWrite
+			}
 		}
 		if len(batch) == 0 {
 			return done, bad
@@ -167,6 +171,13 @@ func (q *qp) PostSend(wrs []driver.SendWR) (int, error) {
 		}
 	}
 	return done, nil
+}
+
+func total(sges []driver.SGE) (n uint64) {
+	for i := range sges {
+		n += uint64(sges[i].Length)
+	}
+	return n
 }
 
 // bound records the keys of the windows that the requests bind.

@@ -63,6 +63,19 @@ func (x *rawEnd) fault(wrs []driver.SendWR) {
 		x.Logf("refused at post: %v", err)
 		return
 	}
+	if wrs[0].Opcode == driver.OpRead && !x.caps.InOrderCompletions {
+		// The READ has gone out before its answer finds the sink wrong, and what
+		// comes after it, un-signalled, too.
+		wc := x.next(x.ctx, x.sq)
+		if wc.WRID == 2 {
+			require.Equal(x, driver.StatusWRFlushErr, wc.Status)
+			wc = x.next(x.ctx, x.sq)
+		}
+		require.EqualValues(x, 1, wc.WRID)
+		require.Contains(x, append([]driver.WCStatus{driver.StatusWRFlushErr}, localFault...), wc.Status, "%v", wc.Status)
+		x.errState()
+		return
+	}
 	wc := x.next(x.ctx, x.sq)
 	require.EqualValues(x, 1, wc.WRID)
 	require.Contains(x, localFault, wc.Status, "%v", wc.Status)
@@ -106,7 +119,7 @@ func rawRecv(bad func(x *rawEnd) driver.SGE) func(e *env) {
 		if a.caps.RemoteViolationOnWR {
 			require.Equal(e, driver.StatusRemOpErr, wc.Status)
 		} else {
-			require.Contains(e, []driver.WCStatus{driver.StatusSuccess, driver.StatusWRFlushErr}, wc.Status)
+			require.Contains(e, []driver.WCStatus{driver.StatusSuccess, driver.StatusWRFlushErr, driver.StatusGeneralErr}, wc.Status)
 		}
 	}
 }

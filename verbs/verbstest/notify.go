@@ -172,6 +172,7 @@ func channelWakeAndClose(e *env) {
 
 // solicitedEvents arms for solicited completions only.
 func solicitedEvents(e *env) {
+	e.need(e.caps().Solicited, "the device does not tell solicited completions apart")
 	p := e.pair(pairOpts{})
 	receive := func(i uint64) {
 		p.b.rq.spun(i, driver.OpRecv)

@@ -89,6 +89,7 @@ func (e *env) killed(role string, do traffic) {
 				failed = true
 				require.Contains(e, []verbs.WCStatus{
 					driver.StatusWRFlushErr, driver.StatusRetryExcErr, driver.StatusRemAccessErr, driver.StatusRemOpErr, driver.StatusRemAbortErr,
+					driver.StatusGeneralErr,
 				}, wc.Status)
 				var wcErr *verbs.WCError
 				require.ErrorAs(e, verbs.WCErr(&wc), &wcErr)
@@ -195,7 +196,7 @@ func (x *end) settle(posted int) {
 		require.NoError(x, err)
 		if ok {
 			require.Contains(x, []verbs.WCStatus{driver.StatusSuccess, driver.StatusWRFlushErr, driver.StatusRemAccessErr,
-				driver.StatusRemOpErr, driver.StatusRetryExcErr}, wc.Status)
+				driver.StatusRemOpErr, driver.StatusRetryExcErr, driver.StatusGeneralErr}, wc.Status)
 			seen++
 			continue
 		}

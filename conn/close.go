@@ -212,7 +212,8 @@ func (c *Conn) withdraw() {
 	}
 	for i := range c.rndv.sends {
 		d := &c.rndv.sends[i]
-		if err := d.finish(); err != nil {
+		// Keys may be left of a payload that was refused.
+		if err := errors.Join(revokeAll(d.grants), d.finish()); err != nil {
 			c.e.log.Warn("revoke a rendezvous", "remote", c.remote, "err", err)
 		}
 	}

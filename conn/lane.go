@@ -134,6 +134,13 @@ func (l *lane) leave(c *Conn, waiting int) {
 	}
 }
 
+// forgo takes note that a buffer of the SRQ will not come back.
+func (l *lane) forgo() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.owned--
+}
+
 // drop takes a receive buffer that c, which may be nil, has no use for: it goes
 // back to the SRQ if that would be short of it, else to the arena.
 func (l *lane) drop(b buffer.RDMABuffer, c *Conn) {

@@ -353,10 +353,14 @@ func (c *Conn) unref(p *packet) {
 	}
 	b, up, data := p.b, p.up, p.data
 	c.p.freePacket(p)
-	if up && !c.rx.dead {
+	if up {
 		b.Release()
 		var ok bool
 		if b, ok = c.e.arena.TryGet(c.e.cfg.RecvSize, c.e.recvOwner); !ok {
+			if c.rx.dead {
+				c.l.forgo()
+				return
+			}
 			c.rx.waiting++
 			c.e.stats.memoryWaits.Add(1)
 			c.e.supplier.ask(request{c: c, kind: askRecv, n: int64(c.e.cfg.RecvSize)})

@@ -39,7 +39,11 @@ func (c *Conn) putRTS(s *sendSlot, m *Message, payload int64) error {
 	}
 	for i := range n {
 		if err := m.Payload.At(i).GrantInto(&d.grants[i], c.qp, verbs.AccessRemoteRead); err != nil {
-			return errors.Join(err, revokeAll(d.grants[:i]))
+			if live := revokeAll(d.grants[:i]); live != nil {
+				c.fail(c.fault(FaultLocal, live)) // withdraw tries again
+				err = errors.Join(err, live)
+			}
+			return err
 		}
 	}
 	d.payload = m.Payload

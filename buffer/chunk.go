@@ -62,12 +62,9 @@ func (a *Arena) perChunk(cl uint8) uint32 {
 	return uint32(a.chunkSize / int64(a.sizes[cl]))
 }
 
-// allocSlot takes a free slot of class cl from a chunk of pool p. It stays
-// marked inChunk; the caller claims it. Under Arena.mu.
-func (a *Arena) allocSlot(cl uint8, p uint8) (uint32, bool) {
-	return a.alloc(cl, p, true)
-}
-
+// alloc takes a free slot of class cl from a chunk of pool p, one that is yet to
+// be carved if carve. It stays marked inChunk; the caller claims it. Under
+// Arena.mu.
 func (a *Arena) alloc(cl uint8, p uint8, carve bool) (uint32, bool) {
 	pl := &a.pools[p]
 	partial := &pl.partial[cl]

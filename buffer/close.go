@@ -72,6 +72,7 @@ func (a *Arena) Close(ctx context.Context) error {
 		a.closed = true
 		return nil
 	}
+	a.cfg.Logger.Warn("arena not closed", "holders", len(holders), "bytes mapped", kept)
 	return &LeakError{Holders: holders, Regions: regions, Quarantined: kept}
 }
 

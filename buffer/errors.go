@@ -23,6 +23,10 @@ var (
 	// ErrExhausted: no memory is free and Config.FailWhenFull is set.
 	ErrExhausted = errors.New("arena exhausted")
 
+	// Why tryAcquire has got nothing though it may get it later.
+	errNoMemory = errors.New("no memory is free")
+	errNoQuota  = errors.New("no quota is left")
+
 	errArenaClosed = fmt.Errorf("buffer: the arena is closed or closing: %w", ErrClosed)
 )
 

@@ -49,10 +49,6 @@ type model struct {
 	stale  []RDMABuffer
 }
 
-func (m *model) slotBytes(b RDMABuffer) int64 {
-	return int64(m.a.sizes[m.a.chunks[b.num()>>m.a.chunkShift].class])
-}
-
 // live are the slots in use, with their owners, and whether they are posted.
 func (m *model) live() (owners map[uint32]Owner, posted map[uint32]bool) {
 	owners, posted = map[uint32]Owner{}, map[uint32]bool{}
@@ -353,13 +349,11 @@ func (m *model) outdated(b RDMABuffer) {
 
 // finish closes the arena with its buffers still held, then gives them back.
 func (m *model) finish(t *rapid.T) {
-	synctest.Wait()
-	waits := m.waits
 	var leak *LeakError
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	m.settle(t)
-	waits = m.waits
+	waits := m.waits
 	owners, _ := m.live()
 	err := m.a.Close(ctx)
 	synctest.Wait()

@@ -95,8 +95,8 @@ func (a *Arena) line(w *waiter) *queue {
 	return &a.lines[a.class(w)]
 }
 
-// tryAcquire gets for w what it wants, at once or not at all; the errors are
-// Get's. It allocates nothing.
+// tryAcquire gets for w what it wants, at once or not at all. Its errors are
+// those of Get, errNoMemory and errNoQuota. It allocates nothing.
 func (a *Arena) tryAcquire(w *waiter) error {
 	a.owner(w.owner) // panics before a lock is taken
 	id := -1
@@ -222,7 +222,7 @@ func (a *Arena) grab(w *waiter, core int) error {
 			return a.quotaError(o, w)
 		}
 		if o.queue.first != nil || !a.chargeLocked(o, w.bytes, core) {
-			return ErrQuota
+			return errNoQuota
 		}
 		w.charged = true
 	}
@@ -231,7 +231,7 @@ func (a *Arena) grab(w *waiter, core int) error {
 		return nil
 	}
 	a.giveBack(w)
-	return ErrExhausted
+	return errNoMemory
 }
 
 func (a *Arena) quotaError(o *owner, w *waiter) error {

@@ -1,0 +1,248 @@
+package buffer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Get returns a reference to a buffer of n bytes, 1 to the largest class. It
+// waits, first come first served, until the memory is free and o's quota
+// allows it, or ctx ends: then it returns ctx's error and has taken nothing,
+// unless it was served at the same time.
+// The contents are undefined (see Config.Scrub). Errors: ErrTooLarge (use
+// GetList), ErrQuota (n can never fit o's quota), ErrInvalid, ErrClosed, and
+// with Config.FailWhenFull ErrExhausted and ErrQuota. An uncontended call
+// allocates nothing.
+func (a *Arena) Get(ctx context.Context, n int, o Owner) (RDMABuffer, error) {
+	cl, ok := a.classFor(n)
+	if !ok {
+		return RDMABuffer{}, a.sizeError(int64(n))
+	}
+	if b := a.getCached(n, cl, o); b.a != nil {
+		return b, nil
+	}
+	return a.getSlow(ctx, n, cl, o)
+}
+
+func (a *Arena) getSlow(ctx context.Context, n int, cl uint8, o Owner) (RDMABuffer, error) {
+	w := waiter{owner: o, bytes: int64(a.sizes[cl]), rest: cl}
+	if err := a.tryAcquire(&w); err != nil {
+		if !a.mayWait(&w, err) {
+			return RDMABuffer{}, a.explain(&w, err)
+		}
+		q := &waiter{owner: o, bytes: w.bytes, rest: cl}
+		if err := a.acquire(ctx, q); err != nil {
+			return RDMABuffer{}, err
+		}
+		w = *q
+	}
+	return a.take(w.slot, n, o, w.charged), nil
+}
+
+// TryGet is Get that returns false where Get would wait or fail. It never
+// blocks: pollers may call it.
+func (a *Arena) TryGet(n int, o Owner) (RDMABuffer, bool) {
+	cl, ok := a.classFor(n)
+	if !ok {
+		return RDMABuffer{}, false
+	}
+	if b := a.getCached(n, cl, o); b.a != nil {
+		return b, true
+	}
+	w := waiter{owner: o, bytes: int64(a.sizes[cl]), rest: cl}
+	if a.tryAcquire(&w) != nil {
+		a.countExhausted()
+		return RDMABuffer{}, false
+	}
+	return a.take(w.slot, n, o, w.charged), true
+}
+
+// GetList returns a list of n bytes, 1 and more: buffers of the largest class
+// and one of the class that holds the rest. It takes all of them or none, and
+// waits as Get does. ErrTooLarge means that the arena can never give so much.
+func (a *Arena) GetList(ctx context.Context, n int64, o Owner) (*List, error) {
+	w, err := a.listWaiter(n, o)
+	if err != nil {
+		return nil, err
+	}
+	l := newList()
+	w.got = l.scratch[:0]
+	if err := a.tryAcquire(&w); err != nil {
+		if !a.mayWait(&w, err) {
+			l.Release()
+			return nil, a.explain(&w, err)
+		}
+		q := &waiter{owner: o, bytes: w.bytes, large: w.large, rest: w.rest}
+		if err := a.acquire(ctx, q); err != nil {
+			l.Release()
+			return nil, err
+		}
+		w = *q
+	}
+	a.fill(l, &w, n)
+	return l, nil
+}
+
+// TryGetList is GetList that returns false where GetList would wait or fail.
+// It never blocks.
+func (a *Arena) TryGetList(n int64, o Owner) (*List, bool) {
+	w, err := a.listWaiter(n, o)
+	if err != nil {
+		return nil, false
+	}
+	l := newList()
+	w.got = l.scratch[:0]
+	if a.tryAcquire(&w) != nil {
+		a.countExhausted()
+		l.Release()
+		return nil, false
+	}
+	a.fill(l, &w, n)
+	return l, true
+}
+
+// listWaiter says what a list of n bytes wants.
+func (a *Arena) listWaiter(n int64, o Owner) (waiter, error) {
+	if n <= 0 {
+		return waiter{}, a.sizeError(n)
+	}
+	most := a.cfg.Budget
+	if o != Control {
+		most -= a.cfg.Reserve
+	}
+	if n > most {
+		return waiter{}, fmt.Errorf("%w: %d bytes, the arena has %d for all: raise Config.Budget", ErrTooLarge, n, most)
+	}
+	w := waiter{owner: o, large: int(n / a.chunkSize), rest: noClass}
+	w.bytes = int64(w.large) * a.chunkSize
+	if rest := n % a.chunkSize; rest > 0 {
+		w.rest, _ = a.classFor(int(rest))
+		w.bytes += int64(a.sizes[w.rest])
+	}
+	if w.want() == 1 && w.large == 1 { // one slot is always rest
+		w.large, w.rest = 0, a.largest()
+	}
+	return w, nil
+}
+
+// fill makes l the n bytes of the slots that w has got.
+func (a *Arena) fill(l *List, w *waiter, n int64) {
+	if w.want() == 1 {
+		l.Append(a.take(w.slot, int(n), w.owner, w.charged))
+		return
+	}
+	for _, s := range w.got {
+		m := min(n, a.chunkSize)
+		l.Append(a.take(s, int(m), w.owner, w.charged))
+		n -= m
+	}
+	l.scratch = w.got[:0]
+}
+
+// mayWait reports whether Get waits after tryAcquire failed with err.
+func (a *Arena) mayWait(w *waiter, err error) bool {
+	return (errors.Is(err, errNoMemory) || errors.Is(err, errNoQuota)) && !a.cfg.FailWhenFull
+}
+
+// explain adds the numbers and the remedy to an error of tryAcquire.
+func (a *Arena) explain(w *waiter, err error) error {
+	o := a.owner(w.owner)
+	switch {
+	case errors.Is(err, errNoMemory):
+		err = fmt.Errorf("%w: %d bytes are not free of %d: raise Config.Budget, or release sooner", ErrExhausted, w.bytes, a.cfg.Budget)
+	case errors.Is(err, errNoQuota):
+		err = fmt.Errorf("%w: owner %q may hold %d bytes and wants %d more: raise it with Arena.Owner, or release sooner",
+			ErrQuota, o.name, o.quota.Load(), w.bytes)
+	default:
+		return err
+	}
+	a.countExhausted()
+	return err
+}
+
+func (a *Arena) countExhausted() {
+	a.mu.Lock()
+	a.exhausted++
+	a.mu.Unlock()
+}
+
+// getCached gets a slot of class cl from the core's cache, and the quota for it
+// from the core's lease. It returns the zero RDMABuffer if that is not to be.
+// It and put are written out, without calls to what they share: a call costs a
+// tenth of all that they do.
+func (a *Arena) getCached(n int, cl uint8, id Owner) RDMABuffer {
+	owners := *a.owners.Load()
+	if a.gate.Load() != 0 || int(id) >= len(owners) {
+		return RDMABuffer{}
+	}
+	pinned := canPin && !a.cores.portable
+	var k *core
+	if pinned {
+		p := procPin()
+		if p >= len(a.cores.all) {
+			procUnpin()
+			return RDMABuffer{}
+		}
+		k = &a.cores.all[p]
+	} else {
+		k = a.cores.lock()
+	}
+	o := owners[id]
+	limited := o.quota.Load() != 0
+	got := noSlot
+	if !limited || o.charge(k, int64(a.sizes[cl])) {
+		st := &k.stacks[cl]
+		for st.n > 0 {
+			st.n--
+			if s := st.cells[st.n&(maxCached-1)].Load() - 1; a.slots[s].claim(0, 1) {
+				got = s
+				break
+			}
+		}
+		if got == noSlot && limited {
+			o.leases[k.id].left.Add(int64(a.sizes[cl]))
+		}
+	}
+	if pinned {
+		procUnpin()
+	} else {
+		k.mu.Unlock()
+	}
+	if got == noSlot {
+		return RDMABuffer{}
+	}
+	if a.chunks[got>>a.chunkShift].class != cl {
+		// An old entry, and the chunk was carved otherwise since.
+		a.giveBackStray(got, o, limited, int64(a.sizes[cl]))
+		return RDMABuffer{}
+	}
+	return a.take(got, n, id, limited)
+}
+
+// take makes the handle of a slot that was got, with count 1, for n bytes.
+func (a *Arena) take(s uint32, n int, o Owner, charged bool) RDMABuffer {
+	st := &a.slots[s]
+	if m := metaOf(o, charged, a.now.Load()); m != st.meta.Load() || invariants || a.tracer != nil {
+		return a.takeSlow(s, n, o, m)
+	}
+	return RDMABuffer{a: a, gen: gen(st.state.Load()), slot: uint64(s), view: uint64(uint32(n))}
+}
+
+// takeSlow is take for a slot that had other meta, and in builds and modes that
+// check more.
+func (a *Arena) takeSlow(s uint32, n int, o Owner, m uint64) RDMABuffer {
+	if invariants {
+		a.checkPoison(s)
+	}
+	st := &a.slots[s]
+	if a.scrub && ownerOf(st.meta.Load()) != o {
+		clear(a.slotMem(s))
+	}
+	st.meta.Store(m)
+	b := RDMABuffer{a: a, gen: gen(st.state.Load()), slot: uint64(s), view: uint64(uint32(n))}
+	if a.tracer != nil {
+		b.gen |= a.tracer.get(b, o, a.now.Load()) << tokenShift
+	}
+	return b
+}

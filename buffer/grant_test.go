@@ -1,0 +1,127 @@
+package buffer
+
+import (
+	"bytes"
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/verbs"
+)
+
+func TestGrant(t *testing.T) {
+	x, y := connect(t)
+	a, peer := x.attached(Config{Budget: 8 << 20}), y.attached(Config{Budget: 8 << 20})
+	b := mustGet(t, a, 64<<10, Anonymous).Slice(100, 1100)
+	dst := mustGet(t, peer, 1000, Anonymous)
+	for i := range b.Bytes() {
+		b.Bytes()[i] = byte(i)
+	}
+	g, err := b.Grant(x.qp, verbs.AccessRemoteRead|verbs.AccessRemoteWrite)
+	require.NoError(t, err)
+	require.Equal(t, 1000, g.Len())
+	require.Equal(t, b, g.Buffer())
+	require.Equal(t, 1, a.Stats().Grants)
+	b.Release() // the grant's reference stays
+	require.EqualValues(t, 64<<10, a.Account().Held)
+	err = a.Detach(context.Background(), x.pd)
+	require.ErrorIs(t, err, verbs.ErrBusy)
+	require.ErrorContains(t, err, "1 grants are live on this PD: Revoke them first")
+	require.True(t, a.Attached(x.pd))
+	require.ErrorIs(t, b.GrantInto(g, x.qp, verbs.AccessRemoteRead), ErrInvalid)
+
+	sge := []verbs.SGE{dst.SGE(y.pd)}
+	y.send(verbs.SendWR{Opcode: verbs.OpRead, SGEs: sge, RemoteAddr: g.Addr(), RKey: g.RKey()})
+	require.Equal(t, verbs.StatusSuccess, y.poll().Status)
+	require.Equal(t, b.Bytes(), dst.Bytes())
+	dst.Bytes()[999] = 0x77
+	y.send(verbs.SendWR{Opcode: verbs.OpWrite, SGEs: sge, RemoteAddr: g.Addr(), RKey: g.RKey()})
+	// The READ behind it comes back when the WRITE has been placed.
+	y.send(verbs.SendWR{Opcode: verbs.OpRead, SGEs: sge, RemoteAddr: g.Addr(), RKey: g.RKey()})
+	y.poll()
+	y.poll()
+	require.EqualValues(t, 0x77, b.Bytes()[999])
+
+	addr, rkey := g.Addr(), g.RKey()
+	require.NoError(t, g.Revoke())
+	require.NoError(t, g.Revoke())
+	require.Zero(t, a.Account().Held)
+	require.Zero(t, a.Stats().Grants)
+	require.Zero(t, g.RKey())
+	require.Zero(t, g.Addr())
+	require.Zero(t, g.Len())
+	require.True(t, g.Buffer().IsZero())
+
+	// The caller's Grant is used again, without allocating.
+	b = mustGet(t, a, 1000, Anonymous)
+	copy(b.Bytes(), bytes.Repeat([]byte{1}, 1000))
+	require.NoError(t, b.GrantInto(g, x.qp, verbs.AccessRemoteRead))
+	require.NoError(t, g.Revoke())
+
+	// A key that was withdrawn opens nothing.
+	dst.Bytes()[0] = 0x55
+	y.send(verbs.SendWR{Opcode: verbs.OpWrite, SGEs: sge, RemoteAddr: addr, RKey: rkey})
+	y.poll()
+	<-x.qp.Disconnected()
+	<-y.qp.Disconnected()
+	require.EqualValues(t, 1, b.Bytes()[0])
+	b.Release()
+	dst.Release()
+}
+
+func TestGrantRefusals(t *testing.T) {
+	x, _ := connect(t)
+	a := newArena(t, Config{Budget: 8 << 20})
+	b := mustGet(t, a, 1000, Anonymous)
+	_, err := b.Grant(x.qp, verbs.AccessRemoteRead)
+	require.ErrorIs(t, err, ErrInvalid)
+	require.ErrorContains(t, err, "not attached to the PD of the QP: Attach it first")
+	require.NoError(t, a.Attach(context.Background(), x.pd))
+	for _, acc := range []verbs.Access{0, verbs.AccessLocalWrite, verbs.AccessRemoteRead | verbs.AccessMWBind} {
+		_, err = b.Grant(x.qp, acc)
+		require.ErrorIs(t, err, ErrInvalid)
+		require.ErrorContains(t, err, "give AccessRemoteRead, AccessRemoteWrite")
+	}
+	_, err = b.Slice(0, 0).Grant(x.qp, verbs.AccessRemoteRead)
+	require.ErrorIs(t, err, verbs.ErrInvalid)
+	require.Zero(t, a.Stats().Grants)
+	require.EqualValues(t, Page, a.Account().Held)
+	b.Release()
+	require.Zero(t, a.Account().Held, "a grant that failed has kept nothing")
+}
+
+func TestDetachRacesWithGrants(t *testing.T) {
+	x, _ := connect(t)
+	a := x.attached(Config{Budget: 8 << 20})
+	b := mustGet(t, a, 1000, Anonymous)
+	ctx := context.Background()
+	done := make(chan int)
+	go func() { // ends after its 2000 attempts
+		granted := 0
+		var g Grant
+		for range 2000 {
+			if b.GrantInto(&g, x.qp, verbs.AccessRemoteRead) == nil {
+				granted++
+				require.NoError(t, g.Revoke())
+			}
+		}
+		done <- granted
+	}()
+	detached := 0
+	for {
+		select {
+		case granted := <-done:
+			t.Logf("%d grants, %d detached", granted, detached)
+			b.Release()
+			return
+		default:
+		}
+		if err := a.Detach(ctx, x.pd); err == nil {
+			detached++
+		} else {
+			require.ErrorIs(t, err, verbs.ErrBusy)
+		}
+		require.NoError(t, a.Attach(ctx, x.pd))
+	}
+}

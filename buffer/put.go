@@ -1,0 +1,111 @@
+package buffer
+
+// put takes back a slot whose last reference has just gone. m is its meta and
+// cl its class, read while it was referenced: it may be somebody else's now.
+func (a *Arena) put(s uint32, m uint64, cl uint8) {
+	var o *owner // whose quota it was
+	if metaCharged(m) {
+		o = a.owner(ownerOf(m))
+	}
+	if a.chunks[s>>a.chunkShift].pool != poolGeneral || a.gate.Load() != 0 || o != nil && o.over.Load() {
+		a.putSlow(s, m, cl)
+		return
+	}
+	pinned := canPin && !a.cores.portable
+	var k *core
+	if pinned {
+		p := procPin()
+		if p >= len(a.cores.all) {
+			procUnpin()
+			a.putSlow(s, m, cl)
+			return
+		}
+		k = &a.cores.all[p]
+	} else {
+		k = a.cores.lock()
+	}
+	excess := false
+	if o != nil {
+		excess = o.credit(k, int64(a.sizes[cl]))
+	}
+	if !k.push(cl, s, a.cores.limit[cl]) {
+		a.flush(k, s, cl, o, excess)
+		return
+	}
+	if pinned {
+		procUnpin()
+	} else {
+		k.mu.Unlock()
+	}
+	if excess || a.gate.Load() != 0 {
+		a.putExcess(o, excess)
+	}
+}
+
+// flush takes half of the full cache k, and slot s, back to their chunks. It
+// unpins.
+func (a *Arena) flush(k *core, s uint32, cl uint8, o *owner, excess bool) {
+	var some [maxCached/2 + 1]uint32
+	n := k.drop(cl, some[:(a.cores.limit[cl]+1)/2])
+	a.cores.unpin(k)
+	some[n] = s
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.uncache(some[:n+1])
+	if excess {
+		a.recall(o)
+	}
+	a.settle()
+}
+
+// putSlow takes a slot back to its chunk.
+func (a *Arena) putSlow(s uint32, m uint64, cl uint8) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if metaCharged(m) {
+		a.owner(ownerOf(m)).refund(int64(a.sizes[cl]))
+	}
+	a.uncache([]uint32{s})
+	if a.gate.Load() != 0 {
+		a.serve()
+		a.checkIdle()
+	}
+}
+
+// putExcess is what put has to do beyond the caches: a lease has grown too
+// much, or somebody waits.
+func (a *Arena) putExcess(o *owner, excess bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if excess {
+		a.recall(o)
+	}
+	a.settle()
+}
+
+// retire takes a slot out of use for ever: it has no generation left.
+func (a *Arena) retire(m uint64, cl uint8) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	size := int64(a.sizes[cl])
+	if metaCharged(m) {
+		a.owner(ownerOf(m)).refund(size)
+	}
+	a.out -= size
+	a.total -= size
+	a.retired += size
+	a.cfg.Logger.Warn("a buffer has used up its generations and is not used again", "bytes", size)
+	a.settle()
+}
+
+// giveBackStray returns a slot of another class than was asked for.
+func (a *Arena) giveBackStray(s uint32, o *owner, charged bool, size int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if charged {
+		o.refund(size)
+	}
+	a.slots[s].claim(1, inChunk)
+	a.freeSlot(s)
+	a.settle()
+}

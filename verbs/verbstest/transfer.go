@@ -25,6 +25,7 @@ var transferTests = []subtest{
 	{"ReadsBeyondORD", readsBeyondORD},
 	{"BothWays", bothWays},
 	{"OneDevice", oneDevice},
+	{"RandomMix", randomMix},
 }
 
 var aligned = layout{pieces: 1, start: 64}

@@ -41,7 +41,7 @@ func (c *Conn) fail(err error) { c.end(err, false) }
 // endGracefully ends the connection after both sides have said goodbye.
 func (c *Conn) endGracefully() {
 	c.mu.Lock()
-	err := error(io.EOF)
+	err := io.EOF
 	if c.shut {
 		err = ErrClosed
 	}
@@ -50,8 +50,8 @@ func (c *Conn) endGracefully() {
 }
 
 func (c *Conn) end(err error, graceful bool) {
-	var inner *FaultError
-	if f, ok := err.(*FaultError); ok && errors.As(f.Err, &inner) {
+	var f, inner *FaultError
+	if errors.As(err, &f) && errors.As(f.Err, &inner) {
 		err = inner // c.fault of what c.fault or c.protocol has made
 	}
 	if !c.err.CompareAndSwap(nil, &err) {

@@ -159,7 +159,7 @@ func (c *Conn) Shutdown(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
-	c.Close()
+	c.abort()
 	<-c.done
 	return ctx.Err()
 }
@@ -178,7 +178,11 @@ func (c *Conn) startShutdown() {
 // not block; Done tells when all is given back. Waiting calls end with
 // ErrClosed. A further Close returns nil.
 func (c *Conn) Close() error {
+	c.abort()
+	return nil
+}
+
+func (c *Conn) abort() {
 	c.fail(ErrClosed)
 	c.cutOnce.Do(func() { close(c.cut) })
-	return nil
 }

@@ -85,7 +85,7 @@ func (c *Conn) goodbye(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
-	c.Close()
+	c.abort()
 }
 
 // awaitConns waits until every connection is gone, for as long as devices that
@@ -98,7 +98,7 @@ func (e *Endpoint) awaitConns(ctx context.Context) error {
 	} else {
 		e.idle = idle
 		for c := range e.conns { // those that came meanwhile, too
-			c.Close()
+			c.abort()
 		}
 	}
 	e.mu.Unlock()

@@ -147,6 +147,35 @@ func TestOverrun(t *testing.T) {
 	}
 }
 
+// TestPeerGone: a peer that goes without a goodbye, whichever way and in the
+// middle of a message, is a fault of the path.
+func TestPeerGone(t *testing.T) {
+	n := newNode(t, nodeConfig{})
+	addr := n.listen()
+	for name, leave := range map[string]func(*rawPeer) error{
+		"half-close": func(r *rawPeer) error { return r.qp.Disconnect() },
+		"error":      func(r *rawPeer) error { return r.qp.SetError() },
+		"destroyed":  func(r *rawPeer) error { _, err := r.qp.Close(); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRawPeer(t)
+			_, err := r.connect(addr, rawHello(nil))
+			require.NoError(t, err)
+			c := get(t, n.accepted)
+			r.send(rawPacket(wire.Packet{Epoch: rawEpoch}, wire.Record{Type: wire.Msg, Head: 1}, "h"))
+			r.send(rawPacket(wire.Packet{Epoch: rawEpoch}, wire.Record{Type: wire.Msg, Payload: 5000}, "part of it"))
+			n.expect(c, "h", nil)
+			require.NoError(t, leave(r))
+			f := get(t, n.faults)
+			require.Same(t, c, f.c)
+			var fe *FaultError
+			require.ErrorAs(t, f.err, &fe)
+			require.Equal(t, FaultPath, fe.Kind, "%v", f.err)
+			get(t, c.Done())
+		})
+	}
+}
+
 // TestSilence: a dialer that never sends its first frame is cut at the deadline.
 func TestSilence(t *testing.T) {
 	n := newNode(t, nodeConfig{Config: Config{HandshakeTimeout: 500 * time.Millisecond}})

@@ -2,6 +2,7 @@ package conn
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -48,8 +49,7 @@ func (e *Endpoint) newLane(p *poller) (*lane, error) {
 		depth := e.laneConns * e.cfg.Credits
 		l.srq, err = e.pd.CreateSRQ(verbs.SRQConfig{MaxWR: depth, OnEvent: l.event})
 		if err != nil {
-			cq.Close()
-			return nil, err
+			return nil, errors.Join(err, cq.Close())
 		}
 		l.rq = newRecvQueue(e.pd, depth, l.srq.PostRecv)
 	}

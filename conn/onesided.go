@@ -2,6 +2,7 @@ package conn
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/argonaut-rdma/argonaut/buffer"
@@ -306,7 +307,7 @@ func (c *Conn) Grant(ctx context.Context, l *buffer.List, write bool) ([]Grant, 
 	}
 	if err != nil {
 		for _, g := range gs {
-			c.revokeLocked(g.RKey)
+			err = errors.Join(err, c.revokeLocked(g.RKey))
 		}
 		return nil, err
 	}

@@ -22,40 +22,6 @@ const (
 	maxSendSGE    = 16
 )
 
-// sendSlot is one SEND: under construction, waiting to be posted, or posted.
-type sendSlot struct {
-	mem  []byte    // of one of txRing.chunks
-	base verbs.SGE // mem, as registered
-
-	used     int  // bytes of mem in use
-	size     int  // bytes of the packet
-	openTx   bool // the last SGE ends at mem[used]
-	sealed   bool // no record can follow
-	messages int
-	sges     []verbs.SGE
-	posted   []buffer.RDMABuffer // payload that sges name, each with a posted reference
-	wait     bool                // the completion is wanted soon
-	signaled bool
-}
-
-// txRing is the send slots of a connection: those in [retired, posted) are on
-// the QP, those in [posted, built) are under construction or wait for credits.
-type txRing struct {
-	chunks                 []buffer.RDMABuffer // what the slots are cut from, posted as long as the connection lives
-	slots                  []sendSlot
-	retired, posted, built uint32
-	unsignaled             int // posted since the last one that was signalled
-	signaled               int // posted with a completion to come
-
-	control     [controlSlots]sendSlot
-	controlBusy [controlSlots]bool
-
-	wrs [postBatch]verbs.SendWR
-}
-
-func (r *txRing) at(seq uint32) *sendSlot { return &r.slots[seq%uint32(len(r.slots))] }
-func (r *txRing) free() int               { return len(r.slots) - int(r.built-r.retired) }
-
 // outgoing is a message of which only a part has found slots yet.
 type outgoing struct {
 	list *buffer.List // nil: none
@@ -272,38 +238,6 @@ func (c *Conn) newSlot() *sendSlot {
 	return s
 }
 
-// start makes s an empty packet. The header is encoded when it is posted.
-func (s *sendSlot) start() {
-	s.used, s.size = wire.PacketLen, wire.PacketLen
-	s.openTx, s.sealed, s.wait = true, false, false
-	s.messages = 0
-	s.sges = append(s.sges[:0], verbs.SGE{MR: s.base.MR, Offset: s.base.Offset, Length: wire.PacketLen})
-	s.posted = s.posted[:0]
-}
-
-// grow adds n bytes of the slot's own memory to the packet and returns them.
-func (s *sendSlot) grow(n int) []byte {
-	if !s.openTx {
-		s.sges = append(s.sges, verbs.SGE{MR: s.base.MR, Offset: s.base.Offset + uint64(s.used)})
-		s.openTx = true
-	}
-	s.sges[len(s.sges)-1].Length += uint32(n)
-	b := s.mem[s.used : s.used+n]
-	s.used += n
-	s.size += n
-	return b
-}
-
-// gather adds b to the packet, with a posted reference of the slot's own.
-func (s *sendSlot) gather(b buffer.RDMABuffer, pd *verbs.PD) {
-	b.RetainPosted()
-	s.posted = append(s.posted, b)
-	s.sges = append(s.sges, b.SGE(pd))
-	s.size += b.Len()
-	s.openTx = false
-	s.wait = true
-}
-
 // putMsg adds an eager message, or as much of it as the packet has room for.
 func (c *Conn) putMsg(s *sendSlot, m *Message, payload int64, big buffer.RDMABuffer) {
 	wire.Record{Type: wire.Msg, Head: uint32(len(m.Head)), Payload: uint64(payload)}.Put(s.grow(wire.RecordLen))
@@ -443,14 +377,6 @@ func (c *Conn) retire(seq uint32) bool {
 	return true
 }
 
-func (s *sendSlot) releasePayload() {
-	for _, b := range s.posted {
-		b.ReleasePosted()
-	}
-	clear(s.posted)
-	s.posted = s.posted[:0]
-}
-
 // wakeSender wakes the first waiting Send if what it waits for is there. With
 // c.mu.
 func (c *Conn) wakeSender() {
@@ -464,48 +390,4 @@ func (c *Conn) canAccept() bool {
 		return !c.rndv.full()
 	}
 	return c.out.list == nil && c.tx.free() > 0
-}
-
-// newTx cuts the send slots out of registered memory.
-func (c *Conn) newTx(ctx context.Context, depth int) error {
-	r := &c.tx
-	r.slots = make([]sendSlot, depth-controlSlots)
-	for i := range depth {
-		if i%(txChunk/txSize) == 0 {
-			b, err := c.e.arena.Get(ctx, min(txChunk, (depth-i)*txSize), c.e.sendOwner)
-			if err != nil {
-				return fmt.Errorf("send buffers: %w", err)
-			}
-			// Posted for the life of the connection, like its receive
-			// buffers: what the account calls held is somebody's payload.
-			b.RetainPosted()
-			b.Release()
-			r.chunks = append(r.chunks, b)
-		}
-		chunk := r.chunks[len(r.chunks)-1]
-		off := i % (txChunk / txSize) * txSize
-		part := chunk.Slice(off, off+txSize)
-		s := sendSlot{mem: part.Bytes(), base: part.SGE(c.e.pd)}
-		s.sges = make([]verbs.SGE, 0, c.maxSGE)
-		if i < controlSlots {
-			r.control[i] = s
-			continue
-		}
-		s.posted = make([]buffer.RDMABuffer, 0, c.maxSGE)
-		r.slots[i-controlSlots] = s
-	}
-	return nil
-}
-
-// release gives back everything that the ring holds: the device has forgotten
-// the QP. With c.mu.
-func (r *txRing) release() {
-	for ; r.retired != r.built; r.retired++ {
-		r.at(r.retired).releasePayload()
-	}
-	r.posted = r.built
-	for _, b := range r.chunks {
-		b.ReleasePosted()
-	}
-	r.chunks = nil
 }

@@ -2,6 +2,7 @@ package conn
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -140,7 +141,7 @@ func TestCallbacksMayClose(t *testing.T) {
 			panic("a message after OnFault")
 		}
 		c.Close()
-		if err := c.Send(context.Background(), Message{}); err != ErrClosed {
+		if err := c.Send(context.Background(), Message{}); !errors.Is(err, ErrClosed) {
 			panic(fmt.Sprint("send on a closed connection: ", err))
 		}
 	}

@@ -1,6 +1,7 @@
 package conn
 
 import (
+	"errors"
 	"io"
 	"net"
 	"sync"
@@ -65,7 +66,7 @@ func (s *Stream) take(p []byte) int {
 
 // partial is err as the end of a read that got n bytes.
 func partial(n int, err error) error {
-	if err == io.EOF && n > 0 {
+	if n > 0 && errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err

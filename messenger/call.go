@@ -16,8 +16,9 @@ var callPool = sync.Pool{New: func() any { return &call{ch: make(chan *Message, 
 // whose reference it returns. ctx's deadline travels with m and ends the
 // handler's context at the peer, as cancelling does (peers of this project; a
 // Ceph daemon answers by TID alone). It takes m: on an error the reference is
-// still the caller's, though m may have been sent. Errors as Send, and
-// ErrReset when the connection ends before the reply.
+// still the caller's, but m may have been sent, or wait to be: release it, and
+// make another one to try again. Errors as Send, and ErrReset when the
+// connection ends before the reply.
 func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
 	k := callPool.Get().(*call)
 	c.mu.Lock()
@@ -33,10 +34,10 @@ func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
 	c.mu.Unlock()
 
 	m.TID = tid
-	m.flags |= flagCall
-	m.deadline, _ = ctx.Deadline()
+	p := purpose{flags: flagCall}
+	p.deadline, _ = ctx.Deadline()
 	m.Retain() // the queue's; the caller's own is kept until the reply
-	err := c.Send(ctx, m)
+	_, err := c.enqueue(ctx, m, p)
 	if err != nil {
 		m.Release()
 		if !c.forgetCall(tid) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -513,6 +514,39 @@ func TestFeaturesAreRequired(t *testing.T) {
 		require.NoError(t, c.Ready(soon(t)))
 		_, _, features := c.Peer()
 		require.Equal(t, baseFeatures|1<<5, features)
+	})
+}
+
+// A call that is sent on as a plain message is no call any more: an answer to it
+// must not be taken for one to a call of the middleman's.
+func TestForwardedCallIsNoCall(t *testing.T) {
+	carriers(t, func(t *testing.T, scheme string) {
+		back := newMessenger(t, Config{Name: EntityName{OSD, 1}})
+		backHas := make(chan bool, 1)
+		back.AddDispatcher(&handler{dispatch: func(ctx context.Context, m *Message) bool {
+			_, deadline := m.Deadline()
+			backHas <- deadline || m.flags != 0
+			return echo(ctx, m)
+		}})
+		require.NoError(t, back.Bind(soon(t), anyAddr(scheme)))
+		var toBack atomic.Pointer[Connection]
+		sh := &handler{dispatch: func(ctx context.Context, m *Message) bool {
+			if toBack.Load().Send(ctx, m.Retain()) != nil {
+				m.Release()
+			}
+			return echo(ctx, m)
+		}}
+		p := newPair(t, scheme, Config{}, Config{}, sh, nil)
+		c, err := p.server.ConnectTo(OSD, back.Addrs())
+		require.NoError(t, err)
+		toBack.Store(c)
+		m := NewMessage(1)
+		m.Data, _ = randomList(t, p.client.cfg.Arena, 10_000)
+		r, err := p.c.Call(soon(t), m)
+		require.NoError(t, err)
+		require.EqualValues(t, 10_000, r.Data.Len())
+		r.Release()
+		require.False(t, receiveOne(t, backHas, "message at the back"))
 	})
 }
 

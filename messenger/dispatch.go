@@ -160,7 +160,7 @@ func (c *Connection) panicked(r any) {
 }
 
 // deliverLocally is Send on the loopback: the message arrives here.
-func (c *Connection) deliverLocally(m *Message) (bool, error) {
+func (c *Connection) deliverLocally(m *Message, p purpose) (bool, error) {
 	c.mu.Lock()
 	if c.state == StateClosed || c.refuse {
 		err := c.closedErr()
@@ -169,9 +169,13 @@ func (c *Connection) deliverLocally(m *Message) (bool, error) {
 	}
 	c.session.outSeq++
 	c.session.inSeq++
-	m.Seq = c.session.inSeq
+	seq := c.session.inSeq
 	c.mu.Unlock()
-	m.Conn = c
+	if m.cancel != nil { // a call that is sent on: it is another one now
+		m.Conn.served(m)
+		m.ctx, m.cancel = nil, nil
+	}
+	m.Conn, m.Seq, m.flags, m.deadline = c, seq, p.flags, p.deadline
 	c.m.n.sent.Add(1)
 	c.m.n.received.Add(1)
 	c.dispatch(m, true)

@@ -19,11 +19,11 @@ const (
 	extensionMax = 10
 )
 
-// appendExtension appends the extension of m, which may be empty, as of now.
-func (m *Message) appendExtension(dst []byte, now time.Time) []byte {
-	if !m.deadline.IsZero() {
+// appendExtension appends the extension, which may be empty, as of now.
+func (p *purpose) appendExtension(dst []byte, now time.Time) []byte {
+	if !p.deadline.IsZero() {
 		dst = append(dst, extDeadline, 8)
-		dst = binary.LittleEndian.AppendUint64(dst, uint64(max(0, m.deadline.Sub(now))))
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(max(0, p.deadline.Sub(now))))
 	}
 	return dst
 }

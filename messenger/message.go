@@ -45,8 +45,8 @@ type Message struct {
 	Conn *Connection
 
 	refs     atomic.Int32
-	flags    uint8           // header flags of our own, see wireflags
-	deadline time.Time       // of the call, zero for none
+	flags    uint8           // of a received message: header flags of our own
+	deadline time.Time       // of a received call, zero for none
 	budget   budget          // what the throttles gave; returned with the last reference
 	own      []byte          // Front's memory, kept for the next use
 	ctx      context.Context // of a call being served
@@ -131,8 +131,8 @@ func (m *Message) Deadline() (time.Time, bool) { return m.deadline, !m.deadline.
 // takes r, borrows m, and sets r.TID. Otherwise as Connection.Send.
 func (m *Message) Reply(ctx context.Context, r *Message) error {
 	r.TID = m.TID
-	r.flags |= flagReply
-	return m.Conn.Send(ctx, r)
+	_, err := m.Conn.enqueue(ctx, r, purpose{flags: flagReply})
+	return err
 }
 
 // size is what the throttles count: front, middle and data, in bytes.

@@ -56,9 +56,17 @@ type entry struct {
 	size  int64
 	since time.Time // queued; or the stamp of a keepalive
 	seq   uint64    // of an ack
+	purpose
 	// crc is the payload's checksum, if it has been computed.
 	crc    uint32
 	summed bool
+}
+
+// purpose is what one sending of a message is for. It is not the message's own:
+// a received one may be sent on.
+type purpose struct {
+	flags    uint8     // flagCall, flagReply
+	deadline time.Time // of a call, zero for none
 }
 
 // sendQueue is what waits to be sent on one connection: control frames, then

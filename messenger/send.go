@@ -21,16 +21,16 @@ var sendWaiters = sync.Pool{New: func() any { return &sendWaiter{ch: make(chan s
 // then nothing was sent. Messages of one priority are sent in the order of the
 // calls. Errors: ctx's, ErrTooLarge, ErrInvalid, or why the connection ended.
 func (c *Connection) Send(ctx context.Context, m *Message) error {
-	_, err := c.enqueue(ctx, m)
+	_, err := c.enqueue(ctx, m, purpose{})
 	return err
 }
 
 // TrySend is Send that never blocks: false where Send would, and the message
 // stays the caller's.
-func (c *Connection) TrySend(m *Message) (bool, error) { return c.enqueue(nil, m) }
+func (c *Connection) TrySend(m *Message) (bool, error) { return c.enqueue(nil, m, purpose{}) }
 
 // enqueue sends or queues m. Without ctx it does not wait.
-func (c *Connection) enqueue(ctx context.Context, m *Message) (bool, error) {
+func (c *Connection) enqueue(ctx context.Context, m *Message, p purpose) (bool, error) {
 	if m.Type >= ReservedTypes {
 		return false, ErrInvalid
 	}
@@ -38,9 +38,9 @@ func (c *Connection) enqueue(ctx context.Context, m *Message) (bool, error) {
 		return false, ErrTooLarge
 	}
 	if c.loop {
-		return c.deliverLocally(m)
+		return c.deliverLocally(m, p)
 	}
-	e := entry{kind: entryMessage, m: m, size: m.size()}
+	e := entry{kind: entryMessage, m: m, size: m.size(), purpose: p}
 	for {
 		c.mu.Lock()
 		if c.state == StateClosed || c.refuse {
@@ -209,10 +209,10 @@ func (c *Connection) frame(dst []byte, l *link, e *entry) outFrame {
 	h.Seq, h.AckSeq = c.session.send()
 	front := m.Front
 	if l.own != 0 {
-		h.Flags |= m.flags
-		if !m.deadline.IsZero() {
+		h.Flags |= e.flags
+		if !e.deadline.IsZero() {
 			c.front = append(c.front[:0], front...)
-			c.front = m.appendExtension(c.front, time.Now())
+			c.front = e.appendExtension(c.front, time.Now())
 			h.Reserved = uint16(len(c.front) - len(front))
 			front = c.front
 		}

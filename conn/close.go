@@ -57,7 +57,7 @@ func (c *Conn) end(err error, graceful bool) {
 	if !c.err.CompareAndSwap(nil, &err) {
 		return
 	}
-	close(c.failed)
+	c.die()
 	c.cancel()
 	c.kick(mailFail)
 	c.e.wg.Add(1)

@@ -40,9 +40,10 @@ type Conn struct {
 
 	user        atomic.Pointer[any]
 	err         atomic.Pointer[error] // why it ended; set once
-	failed      chan struct{}         // closed when err is set
-	done        chan struct{}         // closed when all is given back
-	cut         chan struct{}         // closed when a graceful end is not to be waited for any longer
+	life        context.Context       // ends when err is set
+	die         context.CancelFunc
+	done        chan struct{} // closed when all is given back
+	cut         chan struct{} // closed when a graceful end is not to be waited for any longer
 	cutOnce     sync.Once
 	progress    chan struct{}         // capacity 1: completions have come since it ended
 	cancel      context.CancelFunc    // ends the handshake

@@ -168,9 +168,10 @@ func (e *Endpoint) join(remote string, dialer bool, cancel context.CancelFunc) (
 	c := &Conn{
 		e: e, l: l, p: l.p, rq: l.rq, remote: netAddr(remote), dialer: dialer, greet: dialer,
 		maxSGE: max(min(e.caps.MaxSGE, maxSendSGE), 2),
-		failed: make(chan struct{}), done: make(chan struct{}), cut: make(chan struct{}),
+		done:   make(chan struct{}), cut: make(chan struct{}),
 		setUp: make(chan struct{}), cancel: cancel, progress: make(chan struct{}, 1),
 	}
+	c.life, c.die = context.WithCancel(context.Background())
 	c.ops.sges = make([]verbs.SGE, 0, max(c.maxSGE, e.readSGE))
 	l.members++
 	l.p.members++

@@ -250,7 +250,7 @@ func (c *Conn) transfer(ctx context.Context, read bool, l *buffer.List, g Grant,
 	case <-o.over:
 	case <-ctx.Done():
 		err = ctx.Err()
-	case <-c.failed:
+	case <-c.life.Done():
 		err = c.Err()
 	}
 	c.mu.Lock()

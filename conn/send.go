@@ -64,7 +64,7 @@ func (c *Conn) Send(ctx context.Context, m Message) error {
 		var ctxErr error
 		select {
 		case <-w.ready:
-		case <-c.failed:
+		case <-c.life.Done():
 		case <-ctx.Done():
 			ctxErr = ctx.Err()
 		}

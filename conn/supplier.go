@@ -51,7 +51,7 @@ func (s *supplier) run(ctx context.Context) {
 		s.q = nil
 		s.mu.Unlock()
 		for _, r := range q {
-			s.serve(ctx, r)
+			s.serve(r)
 		}
 		if len(q) > 0 {
 			continue
@@ -64,18 +64,17 @@ func (s *supplier) run(ctx context.Context) {
 	}
 }
 
-// serve waits for the memory of one request and hands it to the poller.
-func (s *supplier) serve(ctx context.Context, r request) {
+// serve waits for the memory of one request, as long as its connection lives,
+// and hands it to the poller.
+func (s *supplier) serve(r request) {
 	var b buffer.RDMABuffer
 	var l *buffer.List
 	var err error
 	switch {
-	case r.c.Err() != nil:
-		return
 	case r.kind == askList:
-		l, err = s.e.arena.GetList(ctx, r.n, s.e.recvOwner)
+		l, err = s.e.arena.GetList(r.c.life, r.n, s.e.recvOwner)
 	default:
-		b, err = s.e.arena.Get(ctx, int(r.n), s.e.recvOwner)
+		b, err = s.e.arena.Get(r.c.life, int(r.n), s.e.recvOwner)
 	}
 	if r.kind == askWake {
 		if err == nil {

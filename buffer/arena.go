@@ -36,10 +36,10 @@ type Arena struct {
 	copied atomic.Uint64
 	grants atomic.Int64
 
-	attachMu    sync.Mutex // serialises Attach, Detach and Close
+	attachSem   chan struct{} // held by Attach, Detach and Close, one at a time: see lockAttach
 	attachments atomic.Pointer[[]*attachment]
-	detaching   []*attachment // under attachMu
-	closed      bool          // Close has succeeded. Under attachMu
+	detaching   []*attachment // under attachSem
+	closed      bool          // Close has succeeded. Under attachSem
 	quarantined atomic.Int64  // bytes that Close kept mapped
 
 	mu        sync.Mutex
@@ -79,6 +79,7 @@ func New(cfg Config) (*Arena, error) {
 		scrub:     cfg.Scrub,
 		total:     cfg.Budget,
 		start:     time.Now(),
+		attachSem: make(chan struct{}, 1),
 		idle:      make(chan struct{}),
 		stopClock: make(chan struct{}),
 		clockDone: make(chan struct{}),

@@ -592,7 +592,7 @@ func TestCloseNamesHolders(t *testing.T) {
 	require.ErrorIs(t, err, ErrClosed)
 	_, err = a.GetList(context.Background(), 1, o)
 	require.ErrorIs(t, err, ErrClosed)
-	require.ErrorIs(t, a.Attach(ctx, nil), ErrClosed)
+	require.ErrorIs(t, a.Attach(context.Background(), nil), ErrClosed)
 	b.Release()
 	require.Error(t, a.Close(ctx))
 	b.ReleasePosted()

@@ -23,8 +23,10 @@ type attachment struct {
 // limits and, where the device pins, RLIMIT_MEMLOCK: see Preflight. Attaching
 // again changes nothing. It may take long for large arenas; ctx ends it.
 func (a *Arena) Attach(ctx context.Context, pd *verbs.PD) error {
-	a.attachMu.Lock()
-	defer a.attachMu.Unlock()
+	if err := a.lockAttach(ctx); err != nil {
+		return err
+	}
+	defer a.unlockAttach()
 	a.mu.Lock()
 	closing := a.closing
 	a.mu.Unlock()
@@ -60,6 +62,21 @@ func (a *Arena) Attach(ctx context.Context, pd *verbs.PD) error {
 	a.publish(append(slices.Clone(*a.attachments.Load()), at))
 	return nil
 }
+
+// lockAttach waits for its turn until ctx ends: registrations take long.
+func (a *Arena) lockAttach(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case a.attachSem <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("buffer: another Attach, Detach or Close is still running: %w", ctx.Err())
+	}
+}
+
+func (a *Arena) unlockAttach() { <-a.attachSem }
 
 // deregister gives mr up. A device that is gone has no more claim to it.
 func deregister(mr *verbs.MR) error {
@@ -103,11 +120,10 @@ func (a *Arena) left(pd *verbs.PD) *attachment {
 // it. As soon as Detach deregisters, SGE(pd) returns SGEs that a post refuses.
 // Detaching what is not attached returns nil.
 func (a *Arena) Detach(ctx context.Context, pd *verbs.PD) error {
-	a.attachMu.Lock()
-	defer a.attachMu.Unlock()
-	if err := ctx.Err(); err != nil {
+	if err := a.lockAttach(ctx); err != nil {
 		return err
 	}
+	defer a.unlockAttach()
 	at := a.left(pd)
 	if at == nil {
 		if at = a.attachment(pd); at == nil {
@@ -131,7 +147,7 @@ func (a *Arena) Detach(ctx context.Context, pd *verbs.PD) error {
 }
 
 // deregister deregisters what is left of ats, which are in a.detaching, and
-// says what still is. Under attachMu.
+// says what still is. Under attachSem.
 func (a *Arena) deregister(ctx context.Context, ats []*attachment) (errs []error) {
 	var jobs []*job
 	for _, at := range ats {

@@ -18,11 +18,6 @@ const closeGrace = 250 * time.Millisecond
 // returns at most 250 ms after ctx ended. Close may be called again to finish,
 // for instance when QPs are gone; once it has returned nil it always does.
 func (a *Arena) Close(ctx context.Context) error {
-	a.attachMu.Lock()
-	defer a.attachMu.Unlock()
-	if a.closed {
-		return nil
-	}
 	a.mu.Lock()
 	if !a.closing {
 		a.closing = true
@@ -34,6 +29,17 @@ func (a *Arena) Close(ctx context.Context) error {
 	a.checkIdle()
 	a.mu.Unlock()
 	<-a.clockDone
+	select {
+	case a.attachSem <- struct{}{}: // also when ctx has ended
+	default:
+		if err := a.lockAttach(ctx); err != nil {
+			return err
+		}
+	}
+	defer a.unlockAttach()
+	if a.closed {
+		return nil
+	}
 
 	select {
 	case <-a.idle:

@@ -51,7 +51,7 @@
 // with the call, except for a call stuck in the device.
 //
 // Get and Release use a cache per core and take no lock. Lock order:
-// attachMu, then mu. No lock is held while a device is called, except attachMu.
+// attachSem, then mu. No lock is held while a device is called, except attachSem.
 //
 // # Errors
 //

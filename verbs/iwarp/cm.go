@@ -63,8 +63,13 @@ func (q *queuePair) connect(ctx context.Context, addr string, p driver.ConnParam
 		return driver.ConnParam{}, err
 	}
 	par := d.negotiate(c, mine, peer, true)
+	if peer.frame.Rev == 1 && p.ORD == 0 {
+		par.ord = 1 // revision 1 does not tell what the peer can take
+	}
 	if peer.frame.Enhanced && int(peer.enh.ORD) > ird {
-		q.refuse(c, par, wire.TermMPAInsufficientIRD)
+		_ = c.SetDeadline(time.Now().Add(d.cfg.Linger))
+		_, _ = c.Write(encodeTerminate(&par, &wire.Terminate{Code: wire.TermMPAInsufficientIRD}))
+		_ = c.Close()
 		return driver.ConnParam{}, fmt.Errorf("%w: the peer wants %d READs outstanding, IRD is %d", driver.ErrProtocol, peer.enh.ORD, ird)
 	}
 	if err := q.start(c, par); err != nil {
@@ -119,20 +124,12 @@ func (d *Device) exchange(c net.Conn, mine *hello) (*hello, error) {
 	return peer, nil
 }
 
-// refuse tells a peer whose reply is not acceptable why, and closes the connection.
-func (q *queuePair) refuse(c net.Conn, par connParams, code wire.TermCode) {
-	_ = c.SetDeadline(time.Now().Add(q.dev.cfg.Linger))
-	q.conn, q.par = c, par
-	_ = q.sayTerminate(&wire.Terminate{Code: code})
-	q.conn = nil
-	_ = c.Close()
-}
-
 // start makes the handshaken connection the QP's and moves it to RTS. On error the connection stays the caller's.
 func (q *queuePair) start(c net.Conn, par connParams) error {
 	_ = c.SetDeadline(time.Time{})
 	if t, ok := c.(*net.TCPConn); ok {
 		_ = t.SetNoDelay(true)
+		q.dev.watch(t)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -144,6 +141,7 @@ func (q *queuePair) start(c net.Conn, par connParams) error {
 	q.sq.await = make([]uint64, par.ord)
 	q.tx.responses.ring = make([]response, 2*par.ird)
 	q.tx.open.Store(par.initiator)
+	q.tx.rtr = par.initiator && par.ours
 	if q.raw != nil {
 		q.tx.inline, q.tx.parked = q.sendInline, q.sendParked
 	} else {
@@ -158,11 +156,22 @@ func (q *queuePair) start(c net.Conn, par connParams) error {
 	q.sq.mu.Lock()
 	q.state.Store(uint32(driver.QPStateRTS))
 	q.sq.mu.Unlock()
-	if par.initiator && par.ours {
-		q.tx.rtr = true
-		defer q.tx.signal()
+	if q.tx.rtr {
+		q.tx.signal()
 	}
 	return nil
+}
+
+// watch has TCP notice a peer that is gone: keepalive probes when nothing is under way, and on Linux a limit on how long
+// data may wait for its acknowledgement.
+func (d *Device) watch(c *net.TCPConn) {
+	t := d.cfg.PeerTimeout
+	if t < 0 {
+		return
+	}
+	const probes = 3
+	_ = c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: max(t/2, time.Second), Interval: max(t/2/probes, time.Second), Count: probes})
+	userTimeout(c, t)
 }
 
 // connRequest is a valid MPA request that waits for an answer.
@@ -248,7 +257,11 @@ func (r *connRequest) accept(ctx context.Context, q *queuePair, p driver.ConnPar
 	if err != nil {
 		return err
 	}
-	return q.start(r.c, d.negotiate(r.c, mine, r.peer, false))
+	par := d.negotiate(r.c, mine, r.peer, false)
+	if r.peer.frame.Rev == 1 && p.ORD == 0 {
+		par.ord = 1
+	}
+	return q.start(r.c, par)
 }
 
 // Reject sends an MPA reply that refuses, and closes the connection.

@@ -33,7 +33,9 @@ func (d *Device) CreateCompChannel() (driver.CompChannel, error) {
 
 func (ch *compChannel) announce(c *cq) {
 	ch.mu.Lock()
-	ch.pending = append(ch.pending, c)
+	if !slices.Contains(ch.pending, c) {
+		ch.pending = append(ch.pending, c)
+	}
 	ch.mu.Unlock()
 	ch.signal()
 }

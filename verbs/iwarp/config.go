@@ -58,6 +58,9 @@ type Config struct {
 	// Linger is how long a dead connection waits for the peer to read our last words and close, default 1 s. It holds
 	// nothing of the QP's meanwhile.
 	Linger time.Duration
+	// PeerTimeout is when a TCP connection whose peer does not answer is given up, default 30 s; negative: when the
+	// system thinks so, which takes many minutes. Whole seconds of it count.
+	PeerTimeout time.Duration
 	// Backlog is how many handshakes and unanswered connection requests one listener holds, default 128. Further ones
 	// wait in the network.
 	Backlog int
@@ -128,6 +131,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Linger <= 0 {
 		c.Linger = time.Second
+	}
+	if c.PeerTimeout == 0 {
+		c.PeerTimeout = 30 * time.Second
 	}
 	if c.Backlog <= 0 {
 		c.Backlog = 128

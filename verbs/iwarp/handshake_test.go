@@ -134,3 +134,18 @@ func TestPeerToPeerReply(t *testing.T) {
 		}
 	}
 }
+
+// A peer that answers no READ at all: a READ fails at once instead of waiting for ever.
+func TestPeerWithoutIRD(t *testing.T) {
+	e := strictEnd(t)
+	addr := fakeListener(t, 1, func(h *hello) []byte {
+		return appendHello(&hello{frame: wire.MPAFrame{Reply: true, Rev: 2}, enh: wire.Enhanced{IRD: 0, ORD: 1}})
+	})
+	p, err := e.qp.Connect(testCtx(t), addr, driver.ConnParam{})
+	require.NoError(t, err)
+	require.Zero(t, p.ORD)
+	e.post(driver.SendWR{WRID: 5, Opcode: driver.OpRead, RemoteAddr: 1, RKey: 1})
+	wc := e.wait(e.scq, 1)[0]
+	require.EqualValues(t, 5, wc.WRID)
+	require.Equal(t, driver.StatusLocQPOpErr, wc.Status)
+}

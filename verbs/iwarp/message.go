@@ -95,6 +95,8 @@ func (q *queuePair) nextRequest(behind bool) bool {
 		}
 		if w.bad {
 			w.status = driver.StatusLocProtErr
+		} else if w.awaits() && q.par.ord == 0 {
+			w.status = driver.StatusLocQPOpErr // the peer answers none
 		}
 		if w.status == driver.StatusSuccess {
 			if q.executeLocal(w) {

@@ -365,9 +365,8 @@ func (q *queuePair) lastWords() {
 
 // sayTerminate sends what is left of the batch under way and a Terminate behind it.
 func (q *queuePair) sayTerminate(t *wire.Terminate) error {
-	s := &q.tx
-	buf := make([]byte, bounceSize)
-	if b := s.batch; b != nil && b.sent > 0 {
+	if b := q.tx.batch; b != nil && b.sent > 0 {
+		buf := make([]byte, bounceSize)
 		for !b.empty() {
 			n, cut := b.copyOut(buf)
 			if cut != nil {
@@ -380,18 +379,22 @@ func (q *queuePair) sayTerminate(t *wire.Terminate) error {
 			}
 		}
 	}
-	body := wire.AppendTerminate(nil, t)
-	h := wire.Header{Last: true, Op: wire.OpTerminate, QN: wire.QNTerminate, MSN: 1}
-	n := q.par.framing.Len(wire.UntaggedLen + len(body))
-	p := buf[:n]
-	clear(p)
-	ulpdu := wire.UntaggedLen + len(body)
-	q.par.framing.PutLength(p, ulpdu)
-	wire.PutHeader(p[q.par.framing:], &h)
-	copy(p[int(q.par.framing)+wire.UntaggedLen:], body)
-	if q.par.crc {
-		wire.PutCRC(p[n-wire.CRCLen:], wire.CRC(0, p[:n-wire.CRCLen]))
-	}
-	_, err := q.conn.Write(p)
+	_, err := q.conn.Write(encodeTerminate(&q.par, t))
 	return err
+}
+
+// encodeTerminate makes the FPDU of a Terminate.
+func encodeTerminate(par *connParams, t *wire.Terminate) []byte {
+	body := wire.AppendTerminate(nil, t)
+	f := int(par.framing)
+	ulpdu := wire.UntaggedLen + len(body)
+	p := make([]byte, par.framing.Len(ulpdu))
+	par.framing.PutLength(p, ulpdu)
+	wire.PutHeader(p[f:], &wire.Header{Last: true, Op: wire.OpTerminate, QN: wire.QNTerminate, MSN: 1})
+	copy(p[f+wire.UntaggedLen:], body)
+	if par.crc {
+		end := len(p) - wire.CRCLen
+		wire.PutCRC(p[end:], wire.CRC(0, p[:end]))
+	}
+	return p
 }

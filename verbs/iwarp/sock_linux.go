@@ -4,7 +4,10 @@ import (
 	"errors"
 	"net"
 	"syscall"
+	"time"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 type iovec = syscall.Iovec
@@ -58,6 +61,17 @@ func vectored(trap, fd uintptr, iov []iovec) (int, error) {
 }
 
 func wouldBlock(err error) bool { return errors.Is(err, syscall.EAGAIN) }
+
+// userTimeout bounds how long sent data waits for its acknowledgement, and a peer may leave its window closed.
+func userTimeout(c *net.TCPConn, d time.Duration) {
+	rc := rawConn(c)
+	if rc == nil {
+		return
+	}
+	_ = rc.Control(func(fd uintptr) {
+		_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
+	})
+}
 
 // maxSegment returns the path's MSS, 0 if it is not known.
 func maxSegment(c net.Conn) int {

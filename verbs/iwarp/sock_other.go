@@ -5,6 +5,7 @@ package iwarp
 import (
 	"net"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"github.com/argonaut-rdma/argonaut/verbs/driver"
@@ -26,5 +27,7 @@ func writev(uintptr, []iovec) (int, error) { return 0, driver.ErrNotSupported }
 func readv(uintptr, []iovec) (int, error) { return 0, driver.ErrNotSupported }
 
 func wouldBlock(error) bool { return false }
+
+func userTimeout(*net.TCPConn, time.Duration) {}
 
 func maxSegment(net.Conn) int { return 0 }

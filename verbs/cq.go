@@ -136,7 +136,7 @@ func (c *CQ) dismissLocked(n int, srq *SRQ) {
 	c.used -= n
 }
 
-// Poll moves up to len(wcs) completions into wcs and returns how many; 0 means
+// Poll moves up to len(wcs) completions into wcs and returns how many; fewer mean
 // that the CQ is empty. WRID is the caller's; Opcode holds for failed sends too.
 // The n completions hold even with an error. Errors: ErrStale (the device
 // completed what is not outstanding: that completion is dropped), ErrClosed, the
@@ -150,29 +150,32 @@ func (c *CQ) Poll(wcs []WC) (int, error) {
 	if c.closed {
 		return 0, c.dev.opError("poll", 0, ErrClosed)
 	}
-	for {
-		n, err := c.raw(wcs)
-		out, serr := c.settle(wcs[:n])
+	for out := 0; ; {
+		room := len(wcs) - out
+		n, err := c.raw(wcs[out:])
+		k, serr := c.settle(wcs[out : out+n])
+		out += k
 		if serr != nil {
 			err = joinErr(serr, err)
 		}
-		if out > 0 || n == 0 || err != nil {
+		// What was dropped or the core's own leaves room for more: a caller may
+		// take less than it has room for as the end of the CQ.
+		if n == 0 || err != nil || out == len(wcs) || n < room && out > 0 {
 			c.delivered += uint64(out)
 			return out, c.dev.opError("poll", 0, err)
 		}
-		// All of the batch was the core's own: the CQ need not be empty.
 	}
 }
 
 // raw moves completions as the device has written them.
 func (c *CQ) raw(wcs []WC) (int, error) {
-	if len(c.stash) > 0 {
-		n := copy(wcs, c.stash)
-		c.stash = c.stash[n:]
-		return n, nil
+	done := copy(wcs, c.stash)
+	c.stash = c.stash[done:]
+	if done == len(wcs) {
+		return done, nil
 	}
-	n, err := c.drv.Poll(wcs)
-	return min(max(n, 0), len(wcs)), err
+	n, err := c.drv.Poll(wcs[done:])
+	return done + min(max(n, 0), len(wcs)-done), err
 }
 
 // settle retires requests in the ledgers, and moves what callers are given to

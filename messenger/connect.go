@@ -111,7 +111,7 @@ func (m *Messenger) connectOnce(c *Connection, a EntityAddr) error {
 	if !m.admitLink(l) {
 		return ErrClosed
 	}
-	stop := context.AfterFunc(c.ctx, func() { l.fail("connect", ErrClosed) })
+	stop := context.AfterFunc(c.ctx, func() { l.drop() })
 	defer stop()
 	var err error
 	if ep := m.endpoints[a.Scheme()]; ep != nil {

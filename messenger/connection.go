@@ -2,7 +2,6 @@ package messenger
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -91,7 +90,7 @@ func (c *Connection) open(l *link, r *hsResult) {
 	c.mu.Lock()
 	if c.state == StateClosed {
 		c.mu.Unlock()
-		l.fail("open", ErrClosed)
+		l.drop()
 		return
 	}
 	c.state, c.link, c.err = StateOpen, l, nil
@@ -172,7 +171,8 @@ func (c *Connection) attemptFailed(err error) {
 
 // closedErr is what calls return after the end. c.mu is held.
 func (c *Connection) closedErr() error {
-	if c.refuse || c.err == nil || errors.Is(c.err, ErrClosed) {
+	// A fault may wrap the same error, of a transport closed by others.
+	if c.refuse || c.err == nil || c.err == ErrClosed {
 		return ErrClosed
 	}
 	return fmt.Errorf("%w: %w", ErrReset, c.err)
@@ -243,7 +243,7 @@ func (c *Connection) MarkDown() {
 	l := c.link
 	c.close(ErrClosed)
 	if l != nil {
-		l.fail("mark down", ErrClosed)
+		l.drop()
 	}
 }
 

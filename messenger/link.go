@@ -128,8 +128,9 @@ func (l *link) transport() transport {
 	return l.t
 }
 
-// fail ends the link, once: the transport is closed and the session told. It
-// does not block and may be called from anywhere but under Connection.mu.
+// fail ends the link, once, by a fault in doing op: the transport is closed and
+// the session told. It does not block and may be called from anywhere but under
+// Connection.mu.
 func (l *link) fail(op string, err error) {
 	l.mu.Lock()
 	if l.ended {
@@ -137,7 +138,7 @@ func (l *link) fail(op string, err error) {
 		return
 	}
 	l.ended = true
-	if !errors.Is(err, ErrClosed) {
+	if op != "" {
 		err = &FaultError{Peer: l.remote, Op: op, Err: err}
 	}
 	l.err = err
@@ -165,6 +166,9 @@ func (l *link) fail(op string, err error) {
 		c.lost(l, err)
 	}
 }
+
+// drop ends the link by our own will.
+func (l *link) drop() { l.fail("", ErrClosed) }
 
 func (l *link) failure() error {
 	l.mu.Lock()

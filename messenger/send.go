@@ -3,6 +3,7 @@ package messenger
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"sync"
 	"time"
@@ -64,7 +65,7 @@ func (c *Connection) enqueue(ctx context.Context, m *Message, p purpose) (bool, 
 				if err != nil {
 					c.mu.Unlock()
 					l.fail("send", err)
-					return false, c.failed()
+					return false, c.failed(l, err)
 				}
 				if ok {
 					c.mu.Unlock()
@@ -97,10 +98,15 @@ func (c *Connection) enqueue(ctx context.Context, m *Message, p purpose) (bool, 
 	}
 }
 
-func (c *Connection) failed() error {
+// failed is what a Send returns whose link has failed with err. Whoever was first
+// to notice may not have told the session yet.
+func (c *Connection) failed(l *link, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.closedErr()
+	if c.state == StateClosed || c.refuse {
+		return c.closedErr()
+	}
+	return fmt.Errorf("%w: %w", ErrReset, &FaultError{Peer: l.remote, Op: "send", Err: err})
 }
 
 // room reports whether the queue takes n bytes more; a message of any size goes

@@ -72,7 +72,7 @@ func (m *Messenger) Shutdown(ctx context.Context) error {
 		}
 	}
 	for _, l := range m.allLinks() {
-		l.fail("shutdown", ErrClosed)
+		l.drop()
 	}
 
 	for scheme, ep := range m.endpoints {

@@ -76,6 +76,9 @@ func (c *Conn) Send(ctx context.Context, m Message) error {
 		if ok || err != nil {
 			c.waiters.remove(w)
 			c.wakeSender() // its turn may have come, or its wake-up was ours
+			if c.writable && c.waiters.empty() {
+				c.kick(mailSettle)
+			}
 			c.mu.Unlock()
 			return c.refused(err, big)
 		}

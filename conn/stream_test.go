@@ -104,9 +104,9 @@ func TestStreamLists(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := pipe()
+			sent := make(chan error, 1)
 			for _, sizes := range [][]int{{1}, {5000, 1, 70_000}, {1 << 20, 3}, {10, 20, 30, 40, 50, 60}} {
 				out, data := n.list(sizes...)
-				sent := make(chan error, 1)
 				go func() { sent <- a.Write([]byte("the head"), out) }()
 				head := make([]byte, 8)
 				require.NoError(t, b.ReadFull(head))
@@ -120,8 +120,9 @@ func TestStreamLists(t *testing.T) {
 				out.Release()
 				in.Release()
 			}
-			go a.Write([]byte("x"), nil)
+			go func() { sent <- a.Write([]byte("x"), nil) }()
 			require.NoError(t, b.ReadFull(make([]byte, 1)))
+			require.NoError(t, <-sent)
 			require.NoError(t, a.Write(nil, nil))
 			in, _ := n.list(100, 100)
 			go func() {

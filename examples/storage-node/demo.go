@@ -37,7 +37,7 @@ func (c *demoCmd) Run(p *program) (err error) {
 		return err
 	}
 	addr := s.addrs()[0].URL
-	fmt.Fprintf(p.stdout, "node      %s, data in %s, arena %s\n\n", addr, dir, c.Arena)
+	say(p.stdout, "node      %s, data in %s, arena %s\n\n", addr, dir, c.Arena)
 
 	var account wire.NodeReply
 	r := remote{Server: addr, Device: c.Device, Timeout: 30 * time.Second, Arena: 64 << 20}
@@ -49,25 +49,25 @@ func (c *demoCmd) Run(p *program) (err error) {
 		return err
 	})
 	if err == nil {
-		fmt.Fprintf(p.stdout, "\narena while the client is connected: posted %d, held %d, free %d, total %d bytes; %d queue pairs\n",
+		say(p.stdout, "\narena while the client is connected: posted %d, held %d, free %d, total %d bytes; %d queue pairs\n",
 			account.Posted, account.Held, account.Free, account.Total, account.QueuePairs)
 	}
 
-	fmt.Fprintln(p.stdout, "\nshutdown")
+	say(p.stdout, "\nshutdown\n")
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), serveShutdown)
 	defer cancel()
 	arena, begin := s.fabric.Arena, time.Now()
 	var last buffer.Account
 	err = errors.Join(err, s.shutdown(ctx, time.Second, func(what string) {
 		last = arena.Account()
-		fmt.Fprintf(p.stdout, "  %8s  %s\n", time.Since(begin).Round(time.Microsecond), what)
+		say(p.stdout, "  %8s  %s\n", time.Since(begin).Round(time.Microsecond), what)
 	}))
-	fmt.Fprintf(p.stdout, "\naccount   %s\n", fabric.Account(last))
+	say(p.stdout, "\naccount   %s\n", fabric.Account(last))
 	if err == nil {
 		err = balanced(last)
 	}
 	if err == nil {
-		fmt.Fprintln(p.stdout, "\nall objects came back as they were stored; nothing is held, nothing is posted")
+		say(p.stdout, "\nall objects came back as they were stored; nothing is held, nothing is posted\n")
 	}
 	return err
 }
@@ -83,7 +83,7 @@ func balanced(a buffer.Account) error {
 // objects stores, fetches and compares objects of several sizes, then tries a range, a replacement and a removal.
 func (c *demoCmd) objects(ctx context.Context, out io.Writer, cl *client.Client) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "object\tput\tMB/s\tget\tMB/s\t\t")
+	say(t, "object\tput\tMB/s\tget\tMB/s\t\t\n")
 	source := newSource()
 	for i, size := range []byteSize{0, 1, 1000, 4 << 10, 64 << 10, 1 << 20, 16 << 20, c.Size} {
 		key := fmt.Sprintf("demo/%d", size)
@@ -102,7 +102,7 @@ func (c *demoCmd) objects(ctx context.Context, out io.Writer, cl *client.Client)
 			return fmt.Errorf("%s: %d bytes came back", key, n)
 		}
 		get := time.Since(begin)
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\tsame\t\n", size, short(put), rate(size, put), short(get), rate(size, get))
+		say(t, "%s\t%s\t%s\t%s\t%s\tsame\t\n", size, short(put), rate(size, put), short(get), rate(size, get))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -115,21 +115,21 @@ func (c *demoCmd) objects(ctx context.Context, out io.Writer, cl *client.Client)
 	if _, n, err := cl.Get(ctx, key, from, length, check, nil); err != nil || n != min(length, int64(c.Size)-from) {
 		return fmt.Errorf("range of %s: %d bytes: %w", key, n, err)
 	}
-	fmt.Fprintf(out, "\nrange %d-%d of %s: same\n", from, from+length-1, key)
+	say(out, "\nrange %d-%d of %s: same\n", from, from+length-1, key)
 	if _, err := cl.Put(ctx, key, source.reader(99, 777), 777, nil); err != nil {
 		return err
 	}
 	if _, n, err := cl.Get(ctx, key, 0, -1, source.checker(99), nil); err != nil || n != 777 {
 		return fmt.Errorf("replaced %s: %d bytes: %w", key, n, err)
 	}
-	fmt.Fprintf(out, "%s replaced by 777 bytes: same\n", key)
+	say(out, "%s replaced by 777 bytes: same\n", key)
 	if err := cl.Remove(ctx, key); err != nil {
 		return err
 	}
 	if _, err := cl.Stat(ctx, key); !errors.Is(err, wire.StatusNotFound) {
 		return fmt.Errorf("%s was removed, and stat says: %w", key, err)
 	}
-	fmt.Fprintf(out, "%s removed: %v\n", key, wire.StatusNotFound)
+	say(out, "%s removed: %v\n", key, wire.StatusNotFound)
 	return nil
 }
 
@@ -149,7 +149,7 @@ type source struct{ block []byte }
 func newSource() *source {
 	s := &source{block: make([]byte, 1<<20+4099)}
 	r := rand.NewChaCha8([32]byte{1})
-	r.Read(s.block)
+	_, _ = r.Read(s.block) // never fails
 	return s
 }
 

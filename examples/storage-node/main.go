@@ -43,6 +43,9 @@ type program struct {
 	log    *slog.Logger
 }
 
+// say prints for whoever runs the program. Where that can not be printed there is nobody to tell.
+func say(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
+
 // exit statuses.
 const (
 	exitOK    = 0
@@ -86,8 +89,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}()
 	k, err := parser.Parse(args)
 	if err != nil {
-		fmt.Fprintln(stderr, "storage-node: error:", err)
-		fmt.Fprintln(stderr, "run storage-node --help for the usage")
+		say(stderr, "storage-node: error: %v\n", err)
+		say(stderr, "run storage-node --help for the usage\n")
 		return exitUsage
 	}
 	level := slog.LevelWarn
@@ -105,7 +108,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			err = errors.New("interrupted")
 		}
-		fmt.Fprintln(stderr, "storage-node: error:", err)
+		say(stderr, "storage-node: error: %v\n", err)
 		return exitError
 	}
 	return exitOK

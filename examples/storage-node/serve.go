@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/signal"
 	"strings"
@@ -29,7 +28,7 @@ func (c *serveCmd) Run(p *program) error {
 	var addrs []string
 	for _, a := range s.addrs() {
 		addrs = append(addrs, a.URL)
-		fmt.Fprintln(p.stdout, "listening", a.URL)
+		say(p.stdout, "listening %s\n", a.URL)
 	}
 	p.log.Info("serving", "addrs", strings.Join(addrs, ","), "data", c.Data, "arena", c.Arena.String(), "device", c.Device, "unfinished_blobs_removed", s.store.Swept())
 

@@ -43,7 +43,7 @@ func TestGarbage(t *testing.T) {
 		"random":            mustRead("/dev/urandom", 100_000),
 		"http":              []byte("GET / HTTP/1.1\r\nHost: node\r\n\r\n"),
 		"half an MPA key":   []byte("MPA ID R"),
-		"MPA, wrong key":    mpa("MPA ID Req Frome", 0x40, 0, nil),
+		"MPA, wrong key":    mpa("MPA ID Req frame", 0x40, 0, nil),
 		"MPA, 64 KiB":       mpa("MPA ID Req Frame", 0x40, 65535, make([]byte, 65535)),
 		"MPA, no hello":     mpa("MPA ID Req Frame", 0x40, 0, nil),
 		"MPA, wrong hello":  mpa("MPA ID Req Frame", 0x40, 40, bytes.Repeat([]byte{0xee}, 40)),

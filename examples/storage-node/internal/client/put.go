@@ -126,11 +126,11 @@ func (c *Client) sendWindows(ctx context.Context, ring *ring, begun *wire.PutRep
 			progress(started[slot])
 		}
 		p := ring.bufs[slot].Bytes()[:window]
-		n, err := io.ReadFull(r, p)
-		if err != nil && !isEnd(err) {
-			return total, slot, sourceError(err, total, size)
+		n, rerr := io.ReadFull(r, p)
+		if rerr != nil && !isEnd(rerr) {
+			return total, slot, sourceError(rerr, total, size)
 		}
-		last := err != nil
+		last := rerr != nil
 		if size >= 0 && (total+int64(n) > size || last && total+int64(n) < size) {
 			return total, slot, sourceError(nil, total+int64(n), size)
 		}

@@ -39,7 +39,7 @@ func ParseAddr(s string) (EntityAddr, error) {
 	}
 	host, port, err := net.SplitHostPort(hostport)
 	if err != nil {
-		return EntityAddr{}, fmt.Errorf("%w: address %q: %v", ErrInvalid, s, err)
+		return EntityAddr{}, fmt.Errorf("%w: address %q: %w", ErrInvalid, s, err)
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		return EntityAddr{}, fmt.Errorf("%w: address %q: port %q is not a number from 0 to 65535", ErrInvalid, s, port)

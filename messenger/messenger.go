@@ -186,7 +186,7 @@ func New(cfg Config) (*Messenger, error) {
 	for _, t := range cfg.Transports {
 		ep, err := t.Open(m.connConfig(t.Scheme))
 		if err != nil {
-			m.Close()
+			_ = m.Close()
 			return nil, fmt.Errorf("messenger: transport %s: %w", t.Scheme, err)
 		}
 		m.endpoints[t.Scheme] = ep

@@ -76,7 +76,7 @@ func (t *streamTransport) fits(head int, data int64) error {
 }
 
 func (t *streamTransport) close() {
-	t.s.Close()
+	_ = t.s.Close()
 	t.streamBulk.end()
 }
 

@@ -31,13 +31,6 @@ func (r *reader) u8() uint8 {
 	return 0
 }
 
-func (r *reader) u16() uint16 {
-	if b := r.take(2); b != nil {
-		return le.Uint16(b)
-	}
-	return 0
-}
-
 func (r *reader) u32() uint32 {
 	if b := r.take(4); b != nil {
 		return le.Uint32(b)

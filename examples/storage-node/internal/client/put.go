@@ -126,11 +126,10 @@ func (c *Client) sendWindows(ctx context.Context, ring *ring, begun *wire.PutRep
 			progress(started[slot])
 		}
 		p := ring.bufs[slot].Bytes()[:window]
-		n, rerr := io.ReadFull(r, p)
-		if rerr != nil && !isEnd(rerr) {
-			return total, slot, sourceError(rerr, total, size)
+		n, last, err := fill(p, r)
+		if err != nil {
+			return total, slot, sourceError(err, total, size)
 		}
-		last := rerr != nil
 		if size >= 0 && (total+int64(n) > size || last && total+int64(n) < size) {
 			return total, slot, sourceError(nil, total+int64(n), size)
 		}
@@ -154,6 +153,15 @@ func (c *Client) sendWindows(ctx context.Context, ring *ring, begun *wire.PutRep
 			return total, slot, nil
 		}
 	}
+}
+
+// fill reads as much as p takes; last tells that r has come to its end before that.
+func fill(p []byte, r io.Reader) (n int, last bool, err error) {
+	n, err = io.ReadFull(r, p)
+	if isEnd(err) {
+		return n, true, nil
+	}
+	return n, false, err
 }
 
 // endTransfer tells the node that a transfer will not go on. It is a courtesy: the node finds out by itself.

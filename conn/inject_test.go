@@ -220,7 +220,8 @@ func TestCompletionStatus(t *testing.T) {
 		verbs.StatusRemInvReqErr:   FaultPeer,
 		verbs.StatusRetryExcErr:    FaultPath,
 		verbs.StatusRNRRetryExcErr: FaultPath,
-		verbs.StatusGeneralErr:     FaultLocal,
+		verbs.StatusGeneralErr:     FaultPath, // siw, when its TCP connection breaks
+		verbs.StatusFatalErr:       FaultLocal,
 	} {
 		t.Run(status.String(), func(t *testing.T) {
 			done := false

@@ -144,10 +144,7 @@ func (c *Conn) received(b buffer.RDMABuffer, n int) {
 	c.peerParked(h.Parked)
 	p := c.p.newPacket()
 	*p = packet{b: b, n: n, off: wire.PacketLen, refs: 1}
-	if n == wire.PacketLen && c.rx.gate != gateOpen {
-		// Nothing but a header has no place in the order. Were it kept behind what
-		// is parked, a peer that only answers us would run out of credits to return
-		// ours with, and we could not even say that we live.
+	if c.rx.gate != gateOpen && c.notices(b.Bytes()[wire.PacketLen:n]) {
 		c.unref(p)
 		return
 	}
@@ -155,6 +152,31 @@ func (c *Conn) received(b buffer.RDMABuffer, n int) {
 	if c.rx.gate == gateOpen {
 		c.parse()
 	}
+}
+
+// notices handles the DONE records of a packet that is about to be parked, and
+// reports whether it holds nothing else. They have no place in the order. Were
+// they kept behind what is parked, a peer that only answers us would run out of
+// credits to return ours with, we could not even say that we live, and what it
+// has fetched would stay ours.
+func (c *Conn) notices(b []byte) bool {
+	only := true
+	for len(b) > 0 {
+		r, n, err := wire.ParseRecord(b)
+		if err == nil && r.Type == wire.Done {
+			err = c.rndvDone(r.Payload)
+			if err != nil {
+				c.fail(c.fault(FaultPeer, err))
+			}
+		} else {
+			only = false
+		}
+		if err != nil {
+			return false // said when it is its turn, if not just now
+		}
+		b = b[n:]
+	}
+	return only
 }
 
 // start is the acceptor's first packet: it may send from now on, if the device

@@ -90,10 +90,10 @@ func (c *Conn) rndvDone(n uint64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := &c.rndv
-	if n < r.done || n > r.sent {
-		return c.protocol("DONE %d, of %d to %d", n, r.done, r.sent)
+	if n > r.sent {
+		return c.protocol("DONE %d of %d", n, r.sent)
 	}
-	for ; r.done != n; r.done++ {
+	for ; r.done < n; r.done++ { // a later DONE may have been handled first
 		if err := r.at(r.done).finish(); err != nil {
 			c.fail(c.fault(FaultLocal, err))
 			return nil

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/argonaut-rdma/argonaut/buffer"
+	"github.com/argonaut-rdma/argonaut/conn/internal/wire"
 )
 
 // TestAdmit: messages that are not admitted wait, with all behind them, whatever
@@ -48,6 +49,31 @@ func TestAdmit(t *testing.T) {
 		p.a.expect(p.ab, "back", p.b.send(p.ba, "back", 300_000))
 		require.NoError(t, p.ab.Err())
 	})
+}
+
+// TestParkedDone: that a payload was fetched is heard although the peer's
+// messages are parked, alone or behind one of them.
+func TestParkedDone(t *testing.T) {
+	n := newNode(t, nodeConfig{Config: Config{
+		EagerMax: -1, Admit: func(*Conn, []byte, int64) bool { return false },
+	}})
+	r := newRawPeer(t)
+	_, err := r.connect(n.listen(), rawHello(nil))
+	require.NoError(t, err)
+	c := get(t, n.accepted)
+	epoch := wire.Packet{Epoch: rawEpoch}
+	r.send(rawPacket(epoch, wire.Record{Type: wire.Msg, Head: 1}, "h"))
+	require.Eventually(t, func() bool { return c.Stats().Parks == 1 }, wait, time.Millisecond)
+	for i := range 3 {
+		n.send(c, fmt.Sprint(i), 9000)
+	}
+	require.Equal(t, 3, n.a.Stats().Grants)
+	r.send(rawPacket(epoch, wire.Record{Type: wire.Done, Payload: 2}))
+	require.Eventually(t, func() bool { return n.a.Stats().Grants == 1 }, wait, time.Millisecond)
+	r.send(rawPacket(epoch, wire.Record{Type: wire.Msg, Head: 1}, "h", wire.Record{Type: wire.Done, Payload: 3}))
+	require.Eventually(t, func() bool { return n.a.Stats().Grants == 0 }, wait, time.Millisecond)
+	require.NoError(t, c.Err())
+	require.EqualValues(t, 3, c.Stats().RendezvousSent)
 }
 
 // TestParkedClose: a connection that ends while messages are parked gives

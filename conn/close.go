@@ -134,10 +134,12 @@ func (c *Conn) reap(graceful bool) {
 		}
 		t.Stop()
 	}
-	c.withdraw()
+	// To ERR first: a peer that is in the middle of a transfer sees the
+	// connection go, not its key.
 	if err := c.qp.SetError(); err != nil {
 		c.e.log.Warn("set QP to ERR", "remote", c.remote, "err", err)
 	}
+	c.withdraw()
 	c.drain()
 	for {
 		orphans, err := c.qp.Close()

@@ -2,6 +2,7 @@ package messenger
 
 import (
 	"encoding/hex"
+	"errors"
 	"io"
 	"net"
 	"runtime"
@@ -33,7 +34,7 @@ func closedByPeer(t *testing.T, c net.Conn) {
 	t.Helper()
 	require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
 	_, err := io.Copy(io.Discard, c)
-	if ne, ok := err.(net.Error); ok {
+	if ne, ok := errors.AsType[net.Error](err); ok {
 		require.False(t, ne.Timeout(), "the server keeps the connection")
 	}
 }

@@ -31,11 +31,10 @@ func (c *Connection) Grant(ctx context.Context, l *buffer.List, write bool) ([]G
 // Revoke ends grants: no byte is read or written through them after it
 // returned nil. Grants that are not live are ignored.
 func (c *Connection) Revoke(ctx context.Context, gs []Grant) error {
-	t, err := c.bulk()
-	if err != nil {
-		return nil // they ended with the transport
+	if t, err := c.bulk(); err == nil {
+		return t.revoke(ctx, gs)
 	}
-	return t.revoke(ctx, gs)
+	return nil // they ended with the transport
 }
 
 // Pull fills dst, which it borrows, from what the peer granted: dst.Len() bytes

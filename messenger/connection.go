@@ -2,6 +2,7 @@ package messenger
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -171,8 +172,8 @@ func (c *Connection) attemptFailed(err error) {
 
 // closedErr is what calls return after the end. c.mu is held.
 func (c *Connection) closedErr() error {
-	// A fault may wrap the same error, of a transport closed by others.
-	if c.refuse || c.err == nil || c.err == ErrClosed {
+	// A fault may wrap ErrClosed too, of a transport closed by others.
+	if c.refuse || !errors.As(c.err, new(*FaultError)) {
 		return ErrClosed
 	}
 	return fmt.Errorf("%w: %w", ErrReset, c.err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -186,8 +187,7 @@ func New(cfg Config) (*Messenger, error) {
 	for _, t := range cfg.Transports {
 		ep, err := t.Open(m.connConfig(t.Scheme))
 		if err != nil {
-			_ = m.Close()
-			return nil, fmt.Errorf("messenger: transport %s: %w", t.Scheme, err)
+			return nil, errors.Join(fmt.Errorf("messenger: transport %s: %w", t.Scheme, err), m.Close())
 		}
 		m.endpoints[t.Scheme] = ep
 	}

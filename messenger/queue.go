@@ -67,6 +67,7 @@ type entry struct {
 type purpose struct {
 	flags    uint8     // flagCall, flagReply
 	deadline time.Time // of a call, zero for none
+	now      bool      // do not wait for room
 }
 
 // sendQueue is what waits to be sent on one connection: control frames, then

@@ -41,9 +41,9 @@ func (t *rdmaTransport) fits(head int, data int64) error {
 	return nil
 }
 
-func (t *rdmaTransport) close() { _ = t.c.Close() }
+func (t *rdmaTransport) close() { _ = t.c.Close() } // what it says is of no use any more
 
-func (t *rdmaTransport) goodbye(ctx context.Context) { _ = t.c.Shutdown(ctx) }
+func (t *rdmaTransport) goodbye(ctx context.Context) { _ = t.c.Shutdown(ctx) } // it ends in any case
 
 // rdmaState is what the poller keeps for a link.
 type rdmaState struct {
@@ -196,7 +196,7 @@ func (m *Messenger) onRDMAMessage(c *conn.Conn, msg conn.Message) {
 		if msg.Payload != nil {
 			msg.Payload.Release()
 		}
-		_ = c.Close()
+		_ = c.Close() // not ours
 		return
 	}
 	if l.hs != nil {

@@ -28,9 +28,11 @@ func (c *Connection) Send(ctx context.Context, m *Message) error {
 
 // TrySend is Send that never blocks: false where Send would, and the message
 // stays the caller's.
-func (c *Connection) TrySend(m *Message) (bool, error) { return c.enqueue(nil, m, purpose{}) }
+func (c *Connection) TrySend(m *Message) (bool, error) {
+	return c.enqueue(context.Background(), m, purpose{now: true})
+}
 
-// enqueue sends or queues m. Without ctx it does not wait.
+// enqueue sends or queues m, and waits for room until ctx ends.
 func (c *Connection) enqueue(ctx context.Context, m *Message, p purpose) (bool, error) {
 	if m.Type >= ReservedTypes {
 		return false, ErrInvalid
@@ -81,7 +83,7 @@ func (c *Connection) enqueue(ctx context.Context, m *Message, p purpose) (bool, 
 			c.mu.Unlock()
 			return true, nil
 		}
-		if ctx == nil {
+		if p.now {
 			c.mu.Unlock()
 			return false, nil
 		}

@@ -76,7 +76,7 @@ func (t *streamTransport) fits(head int, data int64) error {
 }
 
 func (t *streamTransport) close() {
-	_ = t.s.Close()
+	_ = t.s.Close() // what it says is of no use any more
 	t.streamBulk.end()
 }
 
@@ -173,7 +173,7 @@ func (l *link) readStream(ctx context.Context, t *streamTransport) {
 	r.wake = func() { r.woken <- struct{}{} }
 	for {
 		if err := r.frame(ctx); err != nil {
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				err = fmt.Errorf("the peer has closed: %w", err)
 			}
 			l.fail("read", frameError(err))
@@ -229,7 +229,7 @@ func (r *streamReader) frame(ctx context.Context) error {
 
 // unexpected: the stream may end between frames only.
 func unexpected(err error) error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err

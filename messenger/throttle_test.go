@@ -40,7 +40,7 @@ func TestThrottleLetsALargeRequestPassAlone(t *testing.T) {
 }
 
 func TestNoThrottle(t *testing.T) {
-	var th *throttle = newThrottle(-1)
+	th := newThrottle(-1)
 	require.True(t, th.takeOrWait(1<<60, nil))
 	th.give(1 << 60)
 	require.Zero(t, th.held())

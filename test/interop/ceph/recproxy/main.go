@@ -123,7 +123,7 @@ func (p *proxy) serve(n int, client net.Conn) {
 			if err := record(name, half.dst, half.src); err != nil && !errors.Is(err, net.ErrClosed) {
 				log.Printf("connection %d, %s: %v", n, half.name, err)
 			}
-			_ = half.dst.(*net.TCPConn).CloseWrite() // it may have gone
+			_ = half.dst.(*net.TCPConn).CloseWrite() // it may be closed already
 		}()
 	}
 	both.Wait()

@@ -137,7 +137,8 @@ func (c *CQ) dismissLocked(n int, srq *SRQ) {
 }
 
 // Poll moves up to len(wcs) completions into wcs and returns how many; fewer mean
-// that the CQ is empty. WRID is the caller's; Opcode holds for failed sends too.
+// that the CQ is empty. WRID is the caller's; Opcode is that of the
+// request, also of one that failed.
 // The n completions hold even with an error. Errors: ErrStale (the device
 // completed what is not outstanding: that completion is dropped), ErrClosed, the
 // driver's. It does not block.

@@ -326,7 +326,7 @@ func (q *loopQP) finish(i int) {
 	wr := q.sq[i]
 	q.sq = append(q.sq[:i:i], q.sq[i+1:]...)
 	if wr.Flags&driver.SendSignaled != 0 {
-		q.send().add(driver.WC{WRID: wr.WRID, Opcode: wr.Opcode, QPN: q.qpn})
+		q.send().add(driver.WC{WRID: wr.WRID, Opcode: driver.OpSend, QPN: q.qpn}) // whatever it was: the core knows
 	}
 }
 

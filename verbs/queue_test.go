@@ -59,6 +59,21 @@ func TestNeverSignaled(t *testing.T) {
 	}
 }
 
+// Nor does one whose signalled requests are those that the device refuses.
+func TestRefusedSignal(t *testing.T) {
+	r := newRig(t, nil, verbs.Config{}, verbs.QPConfig{MaxSendWR: 4})
+	r.l.mu.Lock()
+	r.l.refuse = 1
+	r.l.mu.Unlock()
+	for range 20 {
+		n, err := r.qp.PostSend([]verbs.SendWR{{}, {}})
+		require.Equal(t, 1, n)
+		require.ErrorIs(t, err, verbs.ErrQueueFull)
+		r.lq.finish(0)
+		require.Empty(t, r.poll())
+	}
+}
+
 func TestPollLooksBehindSwallowed(t *testing.T) {
 	r := newRig(t, nil, verbs.Config{}, verbs.QPConfig{})
 	r.send(

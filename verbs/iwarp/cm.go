@@ -52,19 +52,19 @@ func (q *queuePair) connect(ctx context.Context, addr string, p driver.ConnParam
 	if rev == 0 {
 		rev = 2
 	}
-	mine := &hello{frame: wire.MPAFrame{CRC: d.cfg.CRC != CRCOff, Rev: rev}, private: p.PrivateData,
+	mine := &hello{frame: wire.MPAFrame{CRC: d.cfg.CRC != CRCOff, Rev: rev, Enhanced: rev == 2}, private: p.PrivateData,
 		enh: wire.Enhanced{IRD: uint16(ird), ORD: uint16(ord)}, ours: !d.cfg.Strict, ext: d.offer()}
 	c, peer, err := d.request(ctx, addr, mine)
 	if errors.Is(err, errOldPeer) && d.cfg.MPARevision == 0 {
-		mine.frame.Rev = 1
+		mine.frame.Rev, mine.frame.Enhanced = 1, false
 		c, peer, err = d.request(ctx, addr, mine)
 	}
 	if err != nil {
 		return driver.ConnParam{}, err
 	}
 	par := d.negotiate(c, mine, peer, true)
-	if peer.frame.Rev == 1 && p.ORD == 0 {
-		par.ord = 1 // revision 1 does not tell what the peer can take
+	if !peer.frame.Enhanced && p.ORD == 0 {
+		par.ord = 1 // the peer has not told what it can take
 	}
 	if peer.frame.Enhanced && int(peer.enh.ORD) > ird {
 		_ = c.SetDeadline(time.Now().Add(d.cfg.Linger))
@@ -246,7 +246,7 @@ func (r *connRequest) accept(ctx context.Context, q *queuePair, p driver.ConnPar
 			enh.RTRRead = r.peer.enh.RTRRead && !enh.RTRWrite
 		}
 	}
-	mine := &hello{frame: wire.MPAFrame{Reply: true, CRC: d.cfg.CRC != CRCOff, Rev: r.peer.frame.Rev}, private: p.PrivateData,
+	mine := &hello{frame: wire.MPAFrame{Reply: true, CRC: d.cfg.CRC != CRCOff, Rev: r.peer.frame.Rev, Enhanced: r.peer.frame.Enhanced}, private: p.PrivateData,
 		enh: enh, ours: r.peer.ours, ext: d.offer()}
 	stop := context.AfterFunc(ctx, func() { _ = r.c.SetDeadline(past) })
 	_ = r.c.SetDeadline(time.Now().Add(d.cfg.HandshakeTimeout))
@@ -258,7 +258,7 @@ func (r *connRequest) accept(ctx context.Context, q *queuePair, p driver.ConnPar
 		return err
 	}
 	par := d.negotiate(r.c, mine, r.peer, false)
-	if r.peer.frame.Rev == 1 && p.ORD == 0 {
+	if !r.peer.frame.Enhanced && p.ORD == 0 {
 		par.ord = 1
 	}
 	return q.start(r.c, par)
@@ -273,7 +273,7 @@ func (r *connRequest) Reject(private []byte) error {
 		return err
 	}
 	defer r.dev.nRequest.Add(-1)
-	mine := &hello{frame: wire.MPAFrame{Reply: true, Reject: true, Rev: r.peer.frame.Rev}, private: private,
+	mine := &hello{frame: wire.MPAFrame{Reply: true, Reject: true, Rev: r.peer.frame.Rev, Enhanced: r.peer.frame.Enhanced}, private: private,
 		enh: wire.Enhanced{IRD: r.peer.enh.ORD, ORD: r.peer.enh.IRD}}
 	_ = r.c.SetDeadline(time.Now().Add(r.dev.cfg.HandshakeTimeout))
 	_, err := r.c.Write(appendHello(mine))

@@ -48,7 +48,7 @@ func TestDeregisterUnderStoppedWrite(t *testing.T) {
 // is a part of the answer.
 func TestDeregisterCutsReadResponse(t *testing.T) {
 	e := strictEnd(t)
-	m, err := e.pd.RegMR(bytes.Repeat([]byte{7}, 64<<20), driver.AccessRemoteRead)
+	m, err := e.pd.RegMR(bytes.Repeat([]byte{7}, 32<<20), driver.AccessRemoteRead)
 	require.NoError(t, err)
 	p, _ := dialPeer(t, e, v2Hello())
 	b := make([]byte, wire.ReadReqLen)
@@ -58,7 +58,7 @@ func TestDeregisterCutsReadResponse(t *testing.T) {
 	deregisterPromptly(t, m)
 	n, err := io.Copy(io.Discard, p.c)
 	require.ErrorContains(t, err, "reset")
-	require.Less(t, n, int64(64<<20))
+	require.Less(t, n, int64(32<<20))
 	require.Equal(t, driver.EventQPFatal, e.event().Type)
 	require.Equal(t, driver.EventDisconnected, e.event().Type)
 	require.EqualValues(t, 1, e.dev.Stats().Resets)
@@ -67,14 +67,14 @@ func TestDeregisterCutsReadResponse(t *testing.T) {
 // Memory of a SEND that goes away before its turn: that request fails, those behind it are flushed, the peer is told.
 func TestDeregisterUnderSend(t *testing.T) {
 	e := strictEnd(t)
-	big, err := e.pd.RegMR(make([]byte, 64<<20), 0)
+	big, err := e.pd.RegMR(make([]byte, 32<<20), 0)
 	require.NoError(t, err)
 	small, err := e.pd.RegMR(make([]byte, 1000), 0)
 	require.NoError(t, err)
 	p, _ := dialPeer(t, e, v2Hello())
 	p.send(wire.Header{Tagged: true, Last: true, Op: wire.OpWrite}, nil)
 	wrs := []driver.SendWR{
-		{WRID: 1, Opcode: driver.OpSend, SGEs: []driver.SGE{sgeOf(big, 0, 64<<20)}},
+		{WRID: 1, Opcode: driver.OpSend, SGEs: []driver.SGE{sgeOf(big, 0, 32<<20)}},
 		{WRID: 2, Opcode: driver.OpSend, SGEs: []driver.SGE{sgeOf(small, 0, 1000)}},
 		{WRID: 3, Opcode: driver.OpSend, SGEs: []driver.SGE{sgeOf(big, 0, 1)}},
 	}
@@ -93,10 +93,10 @@ func TestDeregisterUnderSend(t *testing.T) {
 // Destroy is prompt although the peer takes nothing.
 func TestDestroyUnderStoppedPeer(t *testing.T) {
 	e := newEnd(t, endConfig{cfg: Config{Strict: true, CRC: CRCOff, Linger: testTimeout}})
-	m := e.reg(make([]byte, 64<<20), 0)
+	m := e.reg(make([]byte, 32<<20), 0)
 	p, _ := dialPeer(t, e, v2Hello())
 	p.send(wire.Header{Tagged: true, Last: true, Op: wire.OpWrite}, nil)
-	e.post(driver.SendWR{WRID: 1, Opcode: driver.OpSend, SGEs: []driver.SGE{sgeOf(m, 0, 64<<20)}})
+	e.post(driver.SendWR{WRID: 1, Opcode: driver.OpSend, SGEs: []driver.SGE{sgeOf(m, 0, 32<<20)}})
 	require.Eventually(t, func() bool { return e.dev.Stats().FullStops > 0 }, testTimeout, time.Millisecond)
 	begin := time.Now()
 	require.NoError(t, e.qp.Destroy())

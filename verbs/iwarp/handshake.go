@@ -29,7 +29,6 @@ type hello struct {
 // appendHello encodes a request or reply.
 func appendHello(h *hello) []byte {
 	f := h.frame
-	f.Enhanced = f.Rev == 2
 	f.PrivateDataLen = len(h.private)
 	if f.Enhanced {
 		f.PrivateDataLen += wire.EnhancedLen
@@ -103,7 +102,7 @@ func (d *Device) negotiate(c net.Conn, mine, peer *hello, initiator bool) connPa
 		p.maxULPDU = ulpduFor(maxSegment(c))
 	}
 	p.ird, p.ord = int(mine.enh.IRD), int(mine.enh.ORD)
-	if mine.frame.Rev == 2 && peer.frame.Rev == 2 && peer.frame.Enhanced {
+	if mine.frame.Enhanced && peer.frame.Enhanced {
 		p.ord = min(p.ord, int(peer.enh.IRD))
 	}
 	return p

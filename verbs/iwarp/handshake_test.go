@@ -18,9 +18,9 @@ func TestListenerRefusesNonsense(t *testing.T) {
 	e := newEnd(t, endConfig{cfg: Config{HandshakeTimeout: 300 * time.Millisecond, Backlog: 4}})
 	l, err := e.dev.Listen(testCtx(t), "127.0.0.1:0")
 	require.NoError(t, err)
-	markers := hello{frame: wire.MPAFrame{Rev: 2, Markers: true}}
+	markers := hello{frame: wire.MPAFrame{Rev: 2, Enhanced: true, Markers: true}}
 	long := wire.AppendMPA(nil, wire.MPAFrame{Rev: 1, PrivateDataLen: 4096})
-	half := appendHello(&hello{frame: wire.MPAFrame{Rev: 2}, private: make([]byte, 100)})[:60]
+	half := appendHello(&hello{frame: wire.MPAFrame{Rev: 2, Enhanced: true}, private: make([]byte, 100)})[:60]
 	for name, b := range map[string][]byte{
 		"silence": nil, "http": []byte("GET / HTTP/1.1\r\nHost: example\r\n\r\n"), "half a key": []byte("MPA ID R"), "markers": appendHello(&markers),
 		"too much private data": long, "half a request": half, "a reply": wire.AppendMPA(nil, wire.MPAFrame{Reply: true, Rev: 2}),
@@ -74,14 +74,14 @@ func TestRepliesThatAreRefused(t *testing.T) {
 		answer func(h *hello) []byte
 		is     error
 	}{
-		{"markers", func(*hello) []byte { return reply(hello{frame: wire.MPAFrame{Rev: 2, Markers: true}}) }, driver.ErrProtocol},
+		{"markers", func(*hello) []byte { return reply(hello{frame: wire.MPAFrame{Rev: 2, Enhanced: true, Markers: true}}) }, driver.ErrProtocol},
 		{"garbage", func(*hello) []byte { return make([]byte, 64) }, driver.ErrProtocol},
 		{"a request", func(h *hello) []byte { return appendHello(h) }, driver.ErrProtocol},
 		{"more READs than our IRD", func(*hello) []byte {
-			return reply(hello{frame: wire.MPAFrame{Rev: 2}, enh: wire.Enhanced{IRD: 1, ORD: 100}})
+			return reply(hello{frame: wire.MPAFrame{Rev: 2, Enhanced: true}, enh: wire.Enhanced{IRD: 1, ORD: 100}})
 		}, driver.ErrProtocol},
 		{"rejection", func(*hello) []byte {
-			return reply(hello{frame: wire.MPAFrame{Rev: 2, Reject: true}, private: []byte("no")})
+			return reply(hello{frame: wire.MPAFrame{Rev: 2, Enhanced: true, Reject: true}, private: []byte("no")})
 		}, driver.ErrRefused},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestPeerToPeerReply(t *testing.T) {
 func TestPeerWithoutIRD(t *testing.T) {
 	e := strictEnd(t)
 	addr := fakeListener(t, 1, func(h *hello) []byte {
-		return appendHello(&hello{frame: wire.MPAFrame{Reply: true, Rev: 2}, enh: wire.Enhanced{IRD: 0, ORD: 1}})
+		return appendHello(&hello{frame: wire.MPAFrame{Reply: true, Rev: 2, Enhanced: true}, enh: wire.Enhanced{IRD: 0, ORD: 1}})
 	})
 	p, err := e.qp.Connect(testCtx(t), addr, driver.ConnParam{})
 	require.NoError(t, err)
@@ -148,4 +148,16 @@ func TestPeerWithoutIRD(t *testing.T) {
 	wc := e.wait(e.scq, 1)[0]
 	require.EqualValues(t, 5, wc.WRID)
 	require.Equal(t, driver.StatusLocQPOpErr, wc.Status)
+}
+
+// A request of revision 2 without the enhanced prefix gets a reply without it.
+func TestReplyMirrorsPrefix(t *testing.T) {
+	for _, f := range []wire.MPAFrame{{Rev: 1}, {Rev: 2}, {Rev: 2, Enhanced: true}} {
+		e := strictEnd(t)
+		e.param.PrivateData = []byte("welcome")
+		_, reply := dialPeer(t, e, hello{frame: f, enh: wire.Enhanced{IRD: 1, ORD: 1}})
+		require.Equal(t, f.Rev, reply.frame.Rev)
+		require.Equal(t, f.Enhanced, reply.frame.Enhanced)
+		require.Equal(t, "welcome", string(reply.private))
+	}
 }

@@ -49,7 +49,7 @@ func dialPeer(t testing.TB, e *end, h hello) (*wirePeer, *hello) {
 }
 
 func v2Hello() hello {
-	return hello{frame: wire.MPAFrame{Rev: 2}, enh: wire.Enhanced{IRD: 4, ORD: 4}}
+	return hello{frame: wire.MPAFrame{Rev: 2, Enhanced: true}, enh: wire.Enhanced{IRD: 4, ORD: 4}}
 }
 
 // fpdu encodes a segment.

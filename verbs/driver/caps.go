@@ -22,7 +22,7 @@ type Caps struct {
 	PageSize                                  int    // bytes, of a translation
 
 	MW2          bool // type 2 memory windows: AllocMW, OpBindMW, OpLocalInvalidate
-	MWConfines   bool // a window gives no access outside its range (not so on rxe 6.1)
+	MWConfines   bool // a window gives no access outside its range, and none once its Dealloc returned (not so on rxe 6.1)
 	ScopedKeys   bool // PD.RegScoped: a key for one range and one QP, in O(1)
 	Atomics      bool // OpCompareSwap, OpFetchAdd; a connection may lack them still: see Features
 	Imm          bool // OpSendWithImm, OpWriteWithImm; likewise

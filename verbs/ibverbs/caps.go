@@ -88,7 +88,7 @@ func (d *device) queryCaps() error {
 		ErrPostCompletesSQ:       !iwarp,
 		ErrPostCompletesRQ:       !iwarp && !rxe,
 	}
-	c.MWConfines = c.MW2 && !rxe // its check uses the bounds of the region
+	c.MWConfines = c.MW2 && !rxe // it checks the bounds of the region, and copies a packet after the window has gone
 	d.wcInv = cverbs.WCFlagInv
 	if rxe {
 		d.wcInv |= cverbs.WCFlagIPCsum // it passes on the kernel's number, which is that of another flag here

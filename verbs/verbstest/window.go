@@ -2,6 +2,7 @@ package verbstest
 
 import (
 	"bytes"
+	"strings"
 
 	"github.com/stretchr/testify/require"
 
@@ -68,6 +69,9 @@ var windowTests = func() (tests []subtest) {
 		} {
 			tests = append(tests, subtest{k.name + tt.name, func(e *env) {
 				e.need(k.has(e.caps()))
+				if strings.HasPrefix(tt.name, "EndUnder") {
+					e.need(k.confines(e.caps()))
+				}
 				tt.run(e, k)
 			}})
 		}

@@ -25,7 +25,8 @@
 //   - One per poller: it polls the completion queues of its lanes, handles
 //     completions, runs OnMessage, OnFault and Admit, and re-drives send queues.
 //     It never blocks. Started by NewEndpoint, ended by Shutdown or Close.
-//   - One supplier per endpoint: it waits for arena memory on behalf of pollers.
+//   - Two suppliers per endpoint: they wait for arena memory on behalf of pollers,
+//     one for receive buffers and one for payloads.
 //     Started by NewEndpoint, ended by Shutdown or Close.
 //   - One per Listener, and one per connection request that is being answered,
 //     each bounded by HandshakeTimeout.

@@ -52,8 +52,8 @@ func (e *Endpoint) Shutdown(ctx context.Context) error {
 	e.wg.Wait()
 
 	e.log.Info("shutdown: stop pollers", "pollers", len(e.pollers))
-	e.stopSupplier()
-	<-e.supplierDone
+	e.stopSuppliers()
+	e.supplying.Wait()
 	for _, p := range e.pollers {
 		p.stop()
 	}

@@ -32,15 +32,16 @@ type Endpoint struct {
 	maxOp                uint64 // bytes of a one-sided request
 	laneConns            int    // connections per lane
 	pollers              []*poller
-	supplier             *supplier
+	supplier             *supplier // of receive buffers
+	lists                *supplier // of payloads, which may wait for long
 	stats                endpointCounters
 
 	life   context.Context // ends when connections are no longer made
 	cancel context.CancelFunc
-	// stopSupplier ends the supplier, which supplied tells.
-	stopSupplier context.CancelFunc
-	supplierDone chan struct{}
-	wg           sync.WaitGroup // listeners, handshakes, reapers
+	// stopSuppliers ends the suppliers, for which supplying waits.
+	stopSuppliers context.CancelFunc
+	supplying     sync.WaitGroup
+	wg            sync.WaitGroup // listeners, handshakes, reapers
 
 	shutMu sync.Mutex // serializes Shutdown; before mu
 	closed bool       // Shutdown has succeeded
@@ -111,14 +112,12 @@ func NewEndpoint(dev *verbs.Device, a *buffer.Arena, cfg Config) (*Endpoint, err
 	for _, p := range e.pollers {
 		go p.run()
 	}
-	e.supplier = &supplier{e: e, bell: make(chan struct{}, 1)}
-	e.supplierDone = make(chan struct{})
+	e.supplier, e.lists = newSupplier(e), newSupplier(e)
 	ctx, stop := context.WithCancel(context.Background())
-	e.stopSupplier = stop
-	go func() {
-		defer close(e.supplierDone)
-		e.supplier.run(ctx)
-	}()
+	e.stopSuppliers = stop
+	for _, s := range []*supplier{e.supplier, e.lists} {
+		e.supplying.Go(func() { s.run(ctx) })
+	}
 	return e, nil
 }
 

@@ -93,3 +93,53 @@ func TestKeysOfARefusedRendezvousAreWithdrawn(t *testing.T) {
 	require.Equal(t, 2, s.Fired())
 	require.Zero(t, a.a.Stats().Grants)
 }
+
+// A rendezvous that waits for much memory does not keep the receive buffers of
+// other connections waiting.
+func TestRendezvousHoldsBackNoReceives(t *testing.T) {
+	kept := make(chan *buffer.List, 100)
+	theirs := nodeConfig{Config: Config{Pollers: 1}, budget: 8 << 20}
+	theirs.OnMessage = func(_ *Conn, m Message) { kept <- m.Payload }
+	p := newPair(t, nodeConfig{}, theirs)
+	other, err := p.a.Dial(t.Context(), p.b.Addr().String())
+	require.NoError(t, err)
+	get(t, p.b.accepted)
+
+	var all []buffer.RDMABuffer
+	for {
+		b, ok := p.b.a.TryGet(16<<10, buffer.Anonymous)
+		if !ok {
+			break
+		}
+		all = append(all, b)
+	}
+	large := p.a.send(p.ab, "large", 1<<20)
+	require.Eventually(t, func() bool { return p.b.a.Stats().Waiting == 1 }, wait, time.Millisecond)
+	const n = 40 // the other connection has credits for 13
+	sent := make(chan []byte, n)
+	go func() {
+		for range n {
+			sent <- p.a.send(other, "small", 10_000)
+		}
+	}()
+	require.Eventually(t, func() bool { return len(kept) == 13 }, wait, time.Millisecond)
+	// No chunk becomes free of this, but buffers in many.
+	for i := 0; i < len(all); i += 5 {
+		all[i].Release()
+		all[i] = buffer.RDMABuffer{}
+	}
+	for range n {
+		l := get(t, kept)
+		require.True(t, bytes.Equal(<-sent, bytesOf(l)))
+		l.Release()
+	}
+	require.Equal(t, 1, p.b.a.Stats().Waiting, "the large one still waits")
+	for _, b := range all {
+		if !b.IsZero() {
+			b.Release()
+		}
+	}
+	l := get(t, kept)
+	require.True(t, bytes.Equal(large, bytesOf(l)))
+	l.Release()
+}

@@ -174,7 +174,7 @@ func (c *Conn) rendezvous(p *packet, head, segs []byte, payload uint64) (bool, e
 		if l, ok = c.e.arena.TryGetList(int64(payload), c.e.recvOwner); !ok {
 			c.e.stats.memoryWaits.Add(1)
 			c.rx.gate = gateMemory
-			c.e.supplier.ask(request{c: c, kind: askList, n: int64(payload)})
+			c.e.lists.ask(request{c: c, kind: askList, n: int64(payload)})
 			return false, nil
 		}
 	}

@@ -32,6 +32,8 @@ type supplier struct {
 	q  []request
 }
 
+func newSupplier(e *Endpoint) *supplier { return &supplier{e: e, bell: make(chan struct{}, 1)} }
+
 // ask queues a request. It does not block.
 func (s *supplier) ask(r request) {
 	s.mu.Lock()

@@ -52,7 +52,7 @@ func TestDeregisterCutsReadResponse(t *testing.T) {
 	require.NoError(t, err)
 	p, _ := dialPeer(t, e, v2Hello())
 	b := make([]byte, wire.ReadReqLen)
-	wire.PutReadReq(b, &wire.ReadReq{SinkSTag: 1, Length: 64 << 20, SrcSTag: m.RKey(), SrcTO: m.Addr()})
+	wire.PutReadReq(b, &wire.ReadReq{SinkSTag: 1, Length: 32 << 20, SrcSTag: m.RKey(), SrcTO: m.Addr()})
 	p.send(wire.Header{Op: wire.OpReadReq, QN: wire.QNReadReq, MSN: 1, Last: true}, b)
 	require.Eventually(t, func() bool { return e.dev.Stats().FullStops > 0 }, testTimeout, time.Millisecond) // the network is full
 	deregisterPromptly(t, m)

@@ -38,6 +38,7 @@ func dialPeer(t testing.TB, e *end, h hello) (*wirePeer, *hello) {
 	p := &wirePeer{t: t, c: c.(*net.TCPConn)}
 	t.Cleanup(func() { _ = c.Close() })
 	require.NoError(t, c.SetDeadline(time.Now().Add(testTimeout)))
+	require.NoError(t, p.c.SetReadBuffer(64<<10)) // so that a peer that does not read is soon felt
 	_, err = c.Write(appendHello(&h))
 	require.NoError(t, err)
 	d := Device{}

@@ -303,6 +303,55 @@ func TestSRQ(t *testing.T) {
 	require.ErrorIs(t, r.srq.SetLimit(1), verbs.ErrClosed)
 }
 
+// Some devices purge what a QP that is destroyed had completed: what it had taken
+// from an SRQ is flushed out and fetched before.
+func TestCloseFetchesSRQEntriesFirst(t *testing.T) {
+	var dropping, flushed bool
+	var destroyedFlushed []bool
+	s := &verbstest.Script{
+		Call: func(c verbstest.Call) verbstest.Fault {
+			switch c.Op {
+			case verbstest.CallSetState:
+				flushed = true
+			case verbstest.CallDestroyQP:
+				destroyedFlushed = append(destroyedFlushed, flushed)
+				dropping = true
+			}
+			return verbstest.Fault{}
+		},
+		Poll: func(wcs []driver.WC) []driver.WC {
+			if dropping {
+				return nil
+			}
+			return wcs
+		},
+	}
+	l := newLoop(nil)
+	dev, err := verbs.NewDevice(verbstest.NewFaulty(l, s), verbs.Config{})
+	require.NoError(t, err)
+	pd, err := dev.AllocPD()
+	require.NoError(t, err)
+	cq, err := dev.CreateCQ(verbs.CQConfig{Depth: 64})
+	require.NoError(t, err)
+	srq, err := pd.CreateSRQ(verbs.SRQConfig{MaxWR: 8})
+	require.NoError(t, err)
+	qp, err := pd.CreateQP(verbs.QPConfig{SendCQ: cq, SRQ: srq, MaxSendWR: 8})
+	require.NoError(t, err)
+	_, err = srq.PostRecv([]verbs.RecvWR{{WRID: 1}, {WRID: 2}})
+	require.NoError(t, err)
+	l.last().receive(driver.WC{})
+	orphans, err := qp.Close()
+	require.NoError(t, err)
+	require.Equal(t, []verbs.Orphan{{1, true}}, orphans)
+	require.Equal(t, []bool{true}, destroyedFlushed)
+	orphans, err = srq.Close()
+	require.NoError(t, err)
+	require.Equal(t, []verbs.Orphan{{2, true}}, orphans)
+	require.NoError(t, cq.Close())
+	require.NoError(t, pd.Close())
+	require.NoError(t, dev.Close())
+}
+
 // Completions of others that Close finds in the CQ are kept, in order.
 func TestCloseKeepsCompletionsOfOthers(t *testing.T) {
 	r := newRig(t, nil, verbs.Config{}, verbs.QPConfig{MaxSendWR: 128})

@@ -208,6 +208,7 @@ func TestTerminate(t *testing.T) {
 			for i := range clients {
 				go func() {
 					ended <- func() error {
+						defer func() { started <- struct{}{} }() // also when it failed before
 						f, err := fabric.Open(fabric.Config{Name: messenger.EntityName{Type: messenger.Client, Num: -1}, Device: device})
 						if err != nil {
 							return err

@@ -331,9 +331,9 @@ func TestKill(t *testing.T) {
 		b := newNode(t, cfg)
 		a := newNode(t, cfg)
 		addr := b.listen()
-		rounds := 20
+		rounds := 10
 		if testing.Short() {
-			rounds = 5
+			rounds = 4
 		}
 		for i := range rounds {
 			c, err := a.Dial(t.Context(), addr)

@@ -15,7 +15,7 @@ func TestSRQEntriesOfDyingConnections(t *testing.T) {
 	w := newWorld(t, nil)
 	b, err := w.end(w.devs[1], true)
 	require.NoError(t, err)
-	big := make([]byte, 4<<20)
+	big, source := make([]byte, 4<<20), make([]byte, 4<<20)
 	mr, err := b.pd.RegMR(big, verbs.AccessLocalWrite)
 	require.NoError(t, err)
 	w.later(mr.Deregister)
@@ -42,7 +42,7 @@ func TestSRQEntriesOfDyingConnections(t *testing.T) {
 		post()
 		a, err := w.end(w.devs[0], false)
 		require.NoError(t, err)
-		src, err := a.pd.RegMR(big, 0)
+		src, err := a.pd.RegMR(source, 0)
 		require.NoError(t, err)
 		w.later(func() error {
 			if _, err := a.qp.Close(); err != nil {

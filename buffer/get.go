@@ -190,17 +190,21 @@ func (a *Arena) getCached(n int, cl uint8, id Owner) RDMABuffer {
 	}
 	o := owners[id]
 	limited := o.quota.Load() != 0
-	got := noSlot
+	var st *slot
+	var num, state uint64
 	if !limited || o.charge(k, int64(a.sizes[cl])) {
-		st := &k.stacks[cl]
-		for st.n > 0 {
-			st.n--
-			if s := st.cells[st.n&(maxCached-1)].Load() - 1; a.slots[s].claim(0, 1) {
-				got = s
+		for e := &k.stacks[cl]; e.n > 0; {
+			e.n--
+			num = uint64(e.cells[e.n&(maxCached-1)].Load() - 1)
+			x := &a.slots[num]
+			// If it fails, somebody has claimed the slot, and has pushed
+			// another entry if it is free again.
+			if state = x.state.Load(); count(state) == 0 && x.state.CompareAndSwap(state, state+1) {
+				st = x
 				break
 			}
 		}
-		if got == noSlot && limited {
+		if st == nil && limited {
 			o.leases[k.id].left.Add(int64(a.sizes[cl]))
 		}
 	}
@@ -209,28 +213,26 @@ func (a *Arena) getCached(n int, cl uint8, id Owner) RDMABuffer {
 	} else {
 		k.mu.Unlock()
 	}
-	if got == noSlot {
+	if st == nil {
 		return RDMABuffer{}
 	}
-	if a.chunks[got>>a.chunkShift].class != cl {
+	if a.chunks[num>>a.chunkShift].class != cl {
 		// An old entry, and the chunk was carved otherwise since.
-		a.giveBackStray(got, o, limited, int64(a.sizes[cl]))
+		a.giveBackStray(uint32(num), o, limited, int64(a.sizes[cl]))
 		return RDMABuffer{}
 	}
-	return a.take(got, n, id, limited)
+	if m := metaOf(id, limited, a.now.Load()); m != st.meta.Load() || invariants || a.tracer != nil {
+		return a.takeSlow(uint32(num), n, id, m)
+	}
+	return RDMABuffer{a: a, gen: gen(state), slot: num, view: uint64(uint32(n))}
 }
 
 // take makes the handle of a slot that was got, with count 1, for n bytes.
 func (a *Arena) take(s uint32, n int, o Owner, charged bool) RDMABuffer {
-	st := &a.slots[s]
-	if m := metaOf(o, charged, a.now.Load()); m != st.meta.Load() || invariants || a.tracer != nil {
-		return a.takeSlow(s, n, o, m)
-	}
-	return RDMABuffer{a: a, gen: gen(st.state.Load()), slot: uint64(s), view: uint64(uint32(n))}
+	return a.takeSlow(s, n, o, metaOf(o, charged, a.now.Load()))
 }
 
-// takeSlow is take for a slot that had other meta, and in builds and modes that
-// check more.
+// takeSlow is take with the meta that the slot is to have.
 func (a *Arena) takeSlow(s uint32, n int, o Owner, m uint64) RDMABuffer {
 	if invariants {
 		a.checkPoison(s)

@@ -81,21 +81,18 @@ func (e *end) reap(c driver.CQ, wcs []driver.WC, ctx context.Context) int {
 				panic(wcs[i].Status.String())
 			}
 		}
-		if n > 0 {
+		switch {
+		case n > 0:
 			return n
-		}
-		if spin < 4 {
+		case spin < 4:
 			runtime.Gosched()
-			continue
-		}
-		_ = c.ReqNotify(false)
-		if n, _ := c.Poll(nil); n == 0 {
-			if k, _ := c.Poll(wcs[:1]); k == 1 {
-				return 1
+		case spin == 4:
+			_ = c.ReqNotify(false)
+		default:
+			if _, err := e.ch.Wait(ctx); err != nil {
+				panic(err)
 			}
-		}
-		if _, err := e.ch.Wait(ctx); err != nil {
-			panic(err)
+			spin = 3
 		}
 	}
 }

@@ -151,9 +151,9 @@ func (c Config) withDefaults() (Config, error) {
 	def(&c.MaxInline, 512, 1<<16)
 	def(&c.MaxIRD, 128, wire.MaxDepth)
 	def(&c.MaxORD, 128, wire.MaxDepth)
-	def(&c.MaxMRSize, 1<<40, math.MaxInt)
+	def(&c.MaxMRSize, min(1<<40, math.MaxInt), math.MaxInt)
 	def(&c.MaxPages, 1<<30, math.MaxInt)
-	def(&c.MaxMsgSize, 1<<31, 1<<31)
+	def(&c.MaxMsgSize, min(1<<31, math.MaxInt), min(1<<31, math.MaxInt))
 	if c.Dial == nil {
 		var d net.Dialer
 		c.Dial = func(ctx context.Context, addr string) (net.Conn, error) { return d.DialContext(ctx, "tcp", addr) }

@@ -43,8 +43,10 @@ func (m *Messenger) Shutdown(ctx context.Context) error {
 	step := func(name string, err error) {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("messenger: shutdown: %s: %w", name, err))
+			m.log.Warn("shutdown", "step", name, "err", err)
+			return
 		}
-		m.log.Info("shutdown", "step", name, "err", err)
+		m.log.Info("shutdown", "step", name)
 	}
 
 	for _, ln := range listeners {

@@ -106,6 +106,9 @@ func (d *Device) request(ctx context.Context, addr string, mine *hello) (net.Con
 
 func (d *Device) exchange(c net.Conn, mine *hello) (*hello, error) {
 	if _, err := c.Write(appendHello(mine)); err != nil {
+		if closedByPeer(err) { // before it has read all of our request
+			err = errNoReply(err)
+		}
 		return nil, err
 	}
 	peer, err := d.readHello(c, true)

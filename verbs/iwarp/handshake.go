@@ -47,13 +47,22 @@ func appendHello(h *hello) []byte {
 	return b
 }
 
+// closedByPeer says whether an error of a connection that we have not closed means that the peer has.
+func closedByPeer(err error) bool {
+	return err == io.EOF || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe)
+}
+
+func errNoReply(err error) error {
+	return fmt.Errorf("%w: the peer closed the connection instead of a reply: %w", driver.ErrRefused, err)
+}
+
 // readHello reads exactly one request or reply: what follows it is the receiver's. A frame that no peer may send is
 // refused before its private data is read.
 func (d *Device) readHello(c net.Conn, reply bool) (*hello, error) {
 	var fixed [wire.MPAHeaderLen]byte
 	if _, err := io.ReadFull(c, fixed[:]); err != nil {
-		if reply && (err == io.EOF || errors.Is(err, syscall.ECONNRESET)) {
-			return nil, fmt.Errorf("%w: the peer closed the connection instead of a reply: %w", driver.ErrRefused, err)
+		if reply && closedByPeer(err) {
+			return nil, errNoReply(err)
 		}
 		return nil, fmt.Errorf("iwarp: MPA handshake: %w", err)
 	}

@@ -115,7 +115,8 @@ type QP interface {
 	SetState(s QPState) error
 	State() (QPState, error)
 	// Disconnect ends the connection gracefully: what was posted before is
-	// sent, then the peer is told. It does not block. EventDisconnected
+	// sent (on ibverbs, where nobody waits for the send queue: what has
+	// completed), then the peer is told. It does not block. EventDisconnected
 	// follows when the connection is gone on both sides; receives that the
 	// peer still sends into complete until then.
 	Disconnect() error

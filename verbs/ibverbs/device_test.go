@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 
@@ -387,6 +388,36 @@ func TestPostAndPollDoNotAllocate(t *testing.T) {
 			panic("receive queue full")
 		}
 	}))
+}
+
+func TestMemlockErrorNamesNumbersAndRemedy(t *testing.T) {
+	d, _ := testDevice(t)
+	p, err := d.AllocPD()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.Dealloc()) }()
+	mem, err := unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unix.Munmap(mem)) }()
+
+	var limit unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: 64 << 10, Max: limit.Max}))
+	defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &limit)) }()
+	runtime.LockOSThread() // for good: the thread loses a capability, and ends with this goroutine
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	require.NoError(t, unix.Capget(&header, &caps[0]))
+	caps[0].Effective &^= 1 << unix.CAP_IPC_LOCK
+	require.NoError(t, unix.Capset(&header, &caps[0]))
+
+	_, err = p.RegMR(mem, driver.AccessLocalWrite)
+	require.ErrorIs(t, err, driver.ErrMemlock)
+	for _, part := range []string{"1048576 bytes to pin", "RLIMIT_MEMLOCK is 65536", "ulimit -l 1024", "LimitMEMLOCK=1048576", "CAP_IPC_LOCK"} {
+		require.ErrorContains(t, err, part)
+	}
+	m, err := p.RegMR(mem[:4096], driver.AccessLocalWrite)
+	require.NoError(t, err)
+	require.NoError(t, m.Deregister())
 }
 
 func TestOpenErrors(t *testing.T) {

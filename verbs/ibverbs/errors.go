@@ -59,10 +59,10 @@ func postErr(call string, errno unix.Errno) error {
 }
 
 // regErr is why a registration of n bytes failed.
-func regErr(n int, errno error) error {
+func (d *device) regErr(n int, errno error) error {
 	switch {
 	case errors.Is(errno, unix.ENOMEM):
-		if limit, pinned, ok := memlock(); ok && pinned+uint64(n) > limit {
+		if limit, pinned, ok := memlock(d.siw()); ok && pinned+uint64(n) > limit {
 			return fmt.Errorf("ibv_reg_mr: %d bytes to pin, %d pinned already, but RLIMIT_MEMLOCK is %d: raise it to at "+
 				"least %d (ulimit -l %d; systemd: LimitMEMLOCK=%d), or give the process CAP_IPC_LOCK: %w: %w",
 				n, pinned, limit, pinned+uint64(n), (pinned+uint64(n)+1023)/1024, pinned+uint64(n), errno,
@@ -78,13 +78,14 @@ func regErr(n int, errno error) error {
 }
 
 // memlock returns RLIMIT_MEMLOCK and the bytes pinned by the process, and
-// whether the limit binds it.
-func memlock() (limit, pinned uint64, ok bool) {
+// whether the limit binds it: CAP_IPC_LOCK lifts it, but siw (always) does not
+// ask for that.
+func memlock(always bool) (limit, pinned uint64, ok bool) {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r); err != nil || r.Cur == unix.RLIM_INFINITY {
 		return 0, 0, false
 	}
-	status, err := os.ReadFile("/proc/self/status")
+	status, err := os.ReadFile("/proc/thread-self/status")
 	if err != nil {
 		return 0, 0, false
 	}
@@ -100,7 +101,7 @@ func memlock() (limit, pinned uint64, ok bool) {
 			pinned = kib * 1024
 		case "CapEff":
 			caps, err := strconv.ParseUint(value, 16, 64)
-			if err != nil || caps&(1<<unix.CAP_IPC_LOCK) != 0 {
+			if err != nil || caps&(1<<unix.CAP_IPC_LOCK) != 0 && !always {
 				return 0, 0, false
 			}
 		}

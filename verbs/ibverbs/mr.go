@@ -33,7 +33,7 @@ func (p *pd) RegMR(mem []byte, acc driver.Access) (driver.MR, error) {
 	c, err := p.c.RegMR(addr, uint64(len(mem)), uint32(acc))
 	runtime.KeepAlive(mem)
 	if err != nil {
-		return nil, regErr(len(mem), err)
+		return nil, p.dev.regErr(len(mem), err)
 	}
 	m := &mr{c: c, addr: uint64(addr), length: uint64(len(mem))}
 	if acc&driver.AccessRemote != 0 {

@@ -41,7 +41,7 @@ qemu=(
 	-device virtio-rng-pci
 )
 status=0
-timeout --kill-after=10 "$limit" "${qemu[@]}" </dev/null 2>&1 | tr -d '\r' | tee "$job/console.log" || status=${PIPESTATUS[0]}
+timeout --kill-after=10 "$limit" "${qemu[@]}" </dev/null 2>&1 | sed -u 's|\r$||' | tee "$job/console.log" || status=${PIPESTATUS[0]}
 
 if [[ $status -eq 124 || $status -eq 137 ]]; then
 	printf 'boot: the guest was not done after %s s\n' "$limit" >&2

@@ -32,7 +32,7 @@ for type in rxe siw; do
 	for binary in bin/*.test; do
 		[[ -e $binary ]] || continue
 		name=$(basename "$binary" .test)
-		step "$type/$name" timeout 600 "$binary" -test.v -test.short -test.timeout 590s
+		step "$type/$name" timeout 900 "$binary" -test.v -test.short -test.timeout 890s
 		step "$type/$name: nothing left" no_resources
 	done
 	step "$type/delete" device_delete "$type"

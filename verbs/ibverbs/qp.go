@@ -146,9 +146,8 @@ func (q *qp) PostSend(wrs []driver.SendWR) (int, error) {
 				break
 			}
 			q.sges = appendSGEs(q.sges, batch[i].SGEs)
-			if batch[i].Opcode == driver.OpRead && q.dev.siw() && total(batch[i].SGEs) == 0 {
-				// siw answers such a READ with what the answer before it had.
-				q.wrs[i].Opcode = cverbs.OpWrite
+			if batch[i].Opcode == driver.OpRead && q.dev.siw() {
+				fixReadSIW(&q.wrs[i], &batch[i])
 			}
 		}
 		if len(batch) == 0 {
@@ -173,11 +172,18 @@ func (q *qp) PostSend(wrs []driver.SendWR) (int, error) {
 	return done, nil
 }
 
-func total(sges []driver.SGE) (n uint64) {
-	for i := range sges {
-		n += uint64(sges[i].Length)
+// fixReadSIW makes a READ one that siw executes. It fails a fenced READ, whose
+// answer comes and is placed after those of earlier READs in any case. And it
+// answers a READ of no bytes with whatever its answer before had: a WRITE of no
+// bytes does as little.
+func fixReadSIW(to *cverbs.SendWR, from *driver.SendWR) {
+	to.Flags &^= uint32(driver.SendFence)
+	for i := range from.SGEs {
+		if from.SGEs[i].Length > 0 {
+			return
+		}
 	}
-	return n
+	to.Opcode = cverbs.OpWrite
 }
 
 // bound records the keys of the windows that the requests bind.

@@ -161,11 +161,11 @@ func (p pair) violated(t *target, wr verbs.SendWR, status verbs.WCStatus, event 
 		case wc.WRID == 1 && p.a.caps.RemoteViolationOnWR:
 			require.Equal(e, status, wc.Status)
 		case wc.WRID == 1 && success:
-			require.Contains(e, []verbs.WCStatus{driver.StatusSuccess, driver.StatusWRFlushErr, status}, wc.Status)
+			require.Contains(e, []verbs.WCStatus{driver.StatusSuccess, driver.StatusWRFlushErr, driver.StatusGeneralErr, status}, wc.Status)
 		case wc.WRID == 1:
-			require.Contains(e, []verbs.WCStatus{driver.StatusWRFlushErr, status}, wc.Status)
+			require.Contains(e, []verbs.WCStatus{driver.StatusWRFlushErr, driver.StatusGeneralErr, status}, wc.Status)
 		case success || !p.a.caps.RemoteViolationOnWR && !p.a.caps.InOrderCompletions:
-			require.Contains(e, []verbs.WCStatus{driver.StatusSuccess, driver.StatusWRFlushErr}, wc.Status)
+			require.Contains(e, []verbs.WCStatus{driver.StatusSuccess, driver.StatusWRFlushErr, driver.StatusGeneralErr}, wc.Status)
 		default:
 			require.Equal(e, driver.StatusWRFlushErr, wc.Status)
 		}

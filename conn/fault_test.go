@@ -202,6 +202,8 @@ func TestDialErrors(t *testing.T) {
 	require.ErrorIs(t, err, ErrRefused)
 	require.Equal(t, "denied", re.Reason)
 
+	// The answer is out before what it was refused for is counted off.
+	require.Eventually(t, func() bool { return m.Stats().Conns == 0 }, wait, time.Millisecond)
 	refuse = false
 	c, err := n.Dial(t.Context(), addr)
 	require.NoError(t, err)

@@ -259,7 +259,7 @@ func (q *qp) SetState(s driver.QPState) error {
 		return err
 	}
 	if q.id != nil && !q.dev.iwarp() {
-		q.id.disconnect()
+		_ = q.id.disconnect() // a peer that can not be told notices when it sends
 	}
 	return nil
 }

@@ -173,7 +173,7 @@ func (c Context) QueryDevice() (DeviceAttr, error) {
 		MaxSRQWR:        int(a.max_srq_wr),
 		MaxSRQSGE:       int(a.max_srq_sge),
 		PhysPorts:       int(a.phys_port_cnt),
-		AtomicCap:       uint32(a.atomic_cap),
+		AtomicCap:       a.atomic_cap,
 		ODPGeneralCaps:  uint64(ex.odp_caps.general_caps),
 		ODPRCCaps:       uint32(ex.odp_caps.per_transport_caps.rc_odp_caps),
 	}, nil

@@ -233,14 +233,10 @@ func TestPeerDestroyedIsReported(t *testing.T) {
 	defer func() { require.NoError(t, l.Close()) }()
 	server := newEnd(t, d)
 	other := newEndQP(t, server)
-	go func() {
+	destroyed := make(chan error, 1)
+	go func() { // ends with the destruction
 		_, err := other.Connect(ctx, l.Addr(), driver.ConnParam{})
-		if err == nil {
-			err = other.Destroy()
-		}
-		if err != nil {
-			t.Error(err)
-		}
+		destroyed <- errors.Join(err, other.Destroy())
 	}()
 	server.recv(1, 0, 16)
 	r, err := l.Accept(ctx)
@@ -249,6 +245,7 @@ func TestPeerDestroyedIsReported(t *testing.T) {
 	ev, err := d.NextEvent(ctx)
 	require.NoError(t, err)
 	require.Equal(t, driver.Event{Type: driver.EventDisconnected, QP: server.qp}, ev)
+	require.NoError(t, <-destroyed)
 	require.Equal(t, driver.StatusWRFlushErr, server.next(ctx).Status)
 }
 

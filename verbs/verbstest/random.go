@@ -116,6 +116,9 @@ func (t *randomTraffic) draw(slot int) drawn {
 	if !d.receives() {
 		d.wr.Flags &^= driver.SendSolicited // it raises nothing
 	}
+	if d.wr.Opcode == driver.OpRead && !a.caps.InOrderCompletions {
+		d.wr.Flags |= driver.SendSignaled // no later completion tells that it has ended
+	}
 	return d
 }
 

@@ -1,7 +1,7 @@
 # The jobs of CONTRIBUTING.md, one target each. `make` lists them.
 
 GO       ?= go
-FUZZTIME ?= 5s
+FUZZTIME ?= 10000x
 
 .PHONY: help
 help: ## this list
@@ -30,7 +30,7 @@ cross: ## builds, test binaries included, for the platforms without cgo
 	.ci/cross
 
 .PHONY: fuzz
-fuzz: ## every fuzzer for FUZZTIME
+fuzz: ## every fuzzer for FUZZTIME, a number of executions or a time
 	.ci/fuzz $(FUZZTIME)
 
 .PHONY: bench

@@ -50,7 +50,8 @@ type Config struct {
 	// place. Default 1 KiB; negative: none.
 	CopyBreak int
 	// MaxMessage is the largest payload in bytes that is accepted; a peer that
-	// announces more is at fault. Default 64 MiB.
+	// announces more is at fault. Default 64 MiB, or half of the arena if
+	// that is less.
 	MaxMessage int64
 	// Rendezvous is how many rendezvous a connection has under way in one
 	// direction: 1 to 256. Default 8; negative: payload is only ever sent
@@ -137,7 +138,7 @@ func (c *Config) resolve(caps *verbs.Caps, arena int64) error {
 	// What is copied has to fit into the memory of one send buffer.
 	c.CopyBreak = min(max(c.CopyBreak, 0), txSize/2)
 	if c.MaxMessage == 0 {
-		c.MaxMessage = 64 << 20
+		c.MaxMessage = min(64<<20, arena/2)
 	}
 	def(&c.Rendezvous, 8)
 	c.Rendezvous = max(c.Rendezvous, 0)

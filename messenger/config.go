@@ -32,7 +32,9 @@ type Config struct {
 	// 0 for a monitor, as in Ceph, whose clients know its address alone.
 	Nonce uint32
 	// Arena gives the memory for payload that arrives on streams, and for
-	// pulls and pushes there. It is borrowed and must outlive the messenger.
+	// pulls and pushes there. The Data of what is sent comes from it, and the
+	// Transports' endpoints use it too. It is borrowed and must outlive the
+	// messenger.
 	Arena *buffer.Arena
 	// Transports by RDMA. Addresses tcp:// need none.
 	Transports []Transport

@@ -190,6 +190,9 @@ func New(cfg Config) (*Messenger, error) {
 			return nil, errors.Join(fmt.Errorf("messenger: transport %s: %w", t.Scheme, err), m.Close())
 		}
 		m.endpoints[t.Scheme] = ep
+		if ep.Arena() != cfg.Arena {
+			return nil, errors.Join(fmt.Errorf("%w: transport %s has another arena than Config.Arena", ErrInvalid, t.Scheme), m.Close())
+		}
 	}
 	m.wg.Add(1)
 	go m.tick() // ends with m.stop

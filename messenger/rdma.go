@@ -94,7 +94,9 @@ func (m *Messenger) dialRDMA(ctx context.Context, c *Connection, l *link, ep *co
 	l.owner.Store(c)
 	cn, err := ep.DialUser(dial, a.HostPort(), l)
 	if err != nil {
-		if errors.Is(err, conn.ErrRefused) {
+		// A *conn.RefusedError is the answer of one who does listen: busy, for
+		// instance. Later attempts may fare better.
+		if errors.Is(err, conn.ErrRefused) && !errors.As(err, new(*conn.RefusedError)) {
 			return errRefused{err}
 		}
 		return err

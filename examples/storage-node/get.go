@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/argonaut-rdma/argonaut/examples/storage-node/internal/client"
 )
@@ -16,7 +18,7 @@ type getCmd struct {
 	File   string    `arg:"" help:"The file to write; - is standard output."`
 }
 
-// Run fetches the object. A file is there whole or not at all.
+// Run fetches the object. A regular file is there whole or not at all.
 func (c *getCmd) Run(p *program) error {
 	offset, length := int64(0), int64(-1)
 	if c.Range.given {
@@ -29,7 +31,22 @@ func (c *getCmd) Run(p *program) error {
 			_, _, err := cl.Get(ctx, c.Key, offset, length, p.stdout, bar.update)
 			return err
 		}
-		part := c.File + ".part-" + rand.Text()[:8]
+		// What is no regular file (a device, a pipe) is written to, not replaced.
+		file, err := filepath.EvalSymlinks(c.File)
+		if err != nil {
+			file = c.File // it does not exist yet
+		}
+		if st, err := os.Stat(file); err == nil && st.IsDir() {
+			return fmt.Errorf("%s is a directory: name the file to write", c.File)
+		} else if err == nil && !st.Mode().IsRegular() {
+			f, err := os.OpenFile(file, os.O_WRONLY, 0)
+			if err != nil {
+				return err
+			}
+			_, _, err = cl.Get(ctx, c.Key, offset, length, f, bar.update)
+			return errors.Join(err, f.Close())
+		}
+		part := file + ".part-" + rand.Text()[:8]
 		f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 		if err != nil {
 			return err
@@ -45,6 +62,6 @@ func (c *getCmd) Run(p *program) error {
 		if err = f.Close(); err != nil {
 			return err
 		}
-		return os.Rename(part, c.File)
+		return os.Rename(part, file)
 	})
 }

@@ -143,6 +143,37 @@ func TestWrong(t *testing.T) {
 			require.Contains(t, fails(t, nil, to(p, "put", "k", secret)...), "permission denied")
 		}
 	})
+	t.Run("what is no regular file stays what it is", func(t *testing.T) {
+		there := t.TempDir()
+		require.Contains(t, fails(t, nil, to(p, "get", "k", there)...), "is a directory")
+		fifo := filepath.Join(there, "fifo")
+		require.NoError(t, syscall.Mkfifo(fifo, 0o600))
+		piped := make(chan []byte, 1)
+		go func() { // ends with the writer
+			b, _ := os.ReadFile(fifo)
+			piped <- b
+		}()
+		ok(t, nil, to(p, "get", "k", fifo)...)
+		want, err := os.ReadFile(in)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(want, <-piped))
+		link, target := filepath.Join(there, "link"), filepath.Join(there, "target")
+		require.NoError(t, os.WriteFile(target, nil, 0o600))
+		require.NoError(t, os.Symlink(target, link))
+		ok(t, nil, to(p, "get", "k", link)...)
+		st, err := os.Lstat(link)
+		require.NoError(t, err)
+		require.NotZero(t, st.Mode()&os.ModeSymlink)
+		sameFiles(t, in, target)
+	})
+	t.Run("local disk full", func(t *testing.T) {
+		if _, err := os.Stat("/dev/full"); err != nil {
+			t.Skip("this system has no /dev/full: ", err)
+		}
+		msg := fails(t, nil, to(p, "get", "k", "/dev/full")...)
+		require.Contains(t, msg, "no space left on device")
+		require.NotContains(t, msg, "lost the connection")
+	})
 	t.Run("nobody there", func(t *testing.T) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)

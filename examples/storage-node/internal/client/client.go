@@ -142,7 +142,9 @@ func (c *Client) fail(op, key string, err error) error {
 		return err
 	}
 	var fault *messenger.FaultError
-	if errors.Is(err, messenger.ErrReset) || errors.As(err, &fault) || c.gone.Err() != nil {
+	switch {
+	case errors.As(err, new(*writeError)):
+	case errors.Is(err, messenger.ErrReset), errors.As(err, &fault), c.gone.Err() != nil:
 		err = fmt.Errorf("%w: %w", ErrGone, err)
 	}
 	return &Error{Op: op, Key: key, Node: c.node, Err: err}

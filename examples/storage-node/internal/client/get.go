@@ -72,9 +72,16 @@ func check(off int64, p []byte, want []uint32, chunk int64) error {
 	return nil
 }
 
+// writeError is our side's: the writer did not take what came. A connection that ends with the windows then under way is
+// its consequence.
+type writeError struct{ err error }
+
+func (e *writeError) Error() string { return "writing what came: " + e.err.Error() }
+func (e *writeError) Unwrap() error { return e.err }
+
 func sinkError(err error) error {
 	if err != nil {
-		return fmt.Errorf("writing what came: %w", err)
+		return &writeError{err}
 	}
 	return nil
 }

@@ -99,9 +99,10 @@ func (q *QP) SetError() error {
 	return nil
 }
 
-// Disconnect ends the connection gracefully: what was posted is sent, then the
-// peer is told. It does not block; Disconnected says when it is over. New sends
-// are refused with ErrQPState. On a connection that is gone it does nothing; on
+// Disconnect ends the connection gracefully: what was posted is sent (through
+// ibverbs only what has completed is sure to be: wait for completions first),
+// then the peer is told. It does not block; Disconnected says when it is over.
+// New sends are refused with ErrQPState. On a connection that is gone it does nothing; on
 // a QP that was never connected it returns ErrQPState.
 func (q *QP) Disconnect() error {
 	const op = "disconnect"

@@ -1,0 +1,5 @@
+//go:build !race && !invariants
+
+package messenger
+
+const checkedBuild = false

@@ -1,0 +1,6 @@
+//go:build race || invariants
+
+package messenger
+
+// checkedBuild: the race detector, and the checks of the invariants tag, allocate.
+const checkedBuild = true

@@ -1,5 +1,0 @@
-//go:build !race
-
-package messenger
-
-const raceEnabled = false

@@ -27,7 +27,8 @@ var (
 	// ErrTooLarge: the message is larger than the transport or the peer takes.
 	ErrTooLarge = errors.New("messenger: message too large")
 	// ErrStaleGrant: the grant belongs to another connection, or to an earlier
-	// transport of this one, or was revoked.
+	// transport of this one, or, on a stream, was revoked. (On RDMA the use of a
+	// revoked grant ends the connection: the device refuses it.)
 	ErrStaleGrant = errors.New("messenger: stale grant")
 	// ErrInvalid: an argument is out of range.
 	ErrInvalid = errors.New("messenger: invalid argument")

@@ -14,9 +14,10 @@ const grace = time.Second
 
 // Shutdown ends the messenger: it stops listening, refuses new sends, flushes
 // what is queued, closes every connection (HandleReset is not called), shuts
-// the transports down, lets running handlers finish, and waits for all
-// goroutines. When ctx ends, the rest is done without waiting for peers; the
-// contexts of handlers end then. The error names what did not end in time.
+// the transports down, waits for running handlers, and for all goroutines. A
+// handler's context ends with its connection, and it can not reply any more: let
+// calls under way end before. When ctx ends, the rest is done without waiting
+// for peers. The error names the step that did not end in time.
 // Waiting Sends and Calls end with ErrClosed. It must not be called from a
 // handler. A second call waits for the first and returns nil.
 func (m *Messenger) Shutdown(ctx context.Context) error {

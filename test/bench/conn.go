@@ -9,15 +9,13 @@ import (
 
 	"github.com/argonaut-rdma/argonaut/buffer"
 	"github.com/argonaut-rdma/argonaut/conn"
-	"github.com/argonaut-rdma/argonaut/verbs"
 	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
 )
 
-// node is one end: a device, an arena and an endpoint.
+// node is one end: an endpoint on its host.
 type node struct {
-	dev   *verbs.Device
-	arena *buffer.Arena
-	ep    *conn.Endpoint
+	*host
+	ep *conn.Endpoint
 }
 
 func newNode(crc bool, cfg conn.Config) (*node, error) {
@@ -25,38 +23,18 @@ func newNode(crc bool, cfg conn.Config) (*node, error) {
 	if crc {
 		policy = iwarp.CRCOn
 	}
-	dev, err := iwarp.Open(iwarp.Config{CRC: policy})
+	h, err := newHost(policy)
 	if err != nil {
 		return nil, err
 	}
-	n := &node{dev: dev}
-	n.arena, err = buffer.New(buffer.Config{Budget: 128 << 20, Prefault: true})
+	ep, err := conn.NewEndpoint(h.dev, h.arena, cfg)
 	if err != nil {
-		return nil, errors.Join(err, n.close())
+		return nil, errors.Join(err, h.close(nil))
 	}
-	n.ep, err = conn.NewEndpoint(dev, n.arena, cfg)
-	if err != nil {
-		return nil, errors.Join(err, n.close())
-	}
-	return n, nil
+	return &node{h, ep}, nil
 }
 
-// close reports whatever was not given back.
-func (n *node) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	var errs []error
-	if n.ep != nil {
-		errs = append(errs, n.ep.Shutdown(ctx))
-	}
-	if n.arena != nil {
-		if acc := n.arena.Account(); acc.Posted != 0 || acc.Held != 0 {
-			errs = append(errs, fmt.Errorf("buffers left: %+v", acc))
-		}
-		errs = append(errs, n.arena.Close(ctx))
-	}
-	return errors.Join(append(errs, n.dev.Close())...)
-}
+func (n *node) close() error { return n.host.close(n.ep.Shutdown) }
 
 // connStream sends payloads of size bytes one way for d and returns bytes per
 // second as the receiver counts them.

@@ -3,72 +3,50 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/argonaut-rdma/argonaut/buffer"
 	"github.com/argonaut-rdma/argonaut/conn"
 	"github.com/argonaut-rdma/argonaut/messenger"
-	"github.com/argonaut-rdma/argonaut/verbs"
 	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
 )
 
-// entity is one end: a device, an arena and a messenger.
+// entity is one end: a messenger on its host.
 type entity struct {
-	dev   *verbs.Device
-	arena *buffer.Arena
-	m     *messenger.Messenger
+	*host
+	m *messenger.Messenger
 }
 
 // newEntity leaves checksums to the messenger; the device makes none.
 func newEntity(name string, crc bool, d messenger.Dispatcher) (*entity, error) {
-	dev, err := iwarp.Open(iwarp.Config{})
+	entityName, err := messenger.ParseEntityName(name)
 	if err != nil {
 		return nil, err
 	}
-	e := &entity{dev: dev}
-	if e.arena, err = buffer.New(buffer.Config{Budget: 128 * mib, Prefault: true}); err != nil {
-		return nil, errors.Join(err, e.close())
-	}
-	entityName, err := messenger.ParseEntityName(name)
+	h, err := newHost(iwarp.CRCAuto)
 	if err != nil {
-		return nil, errors.Join(err, e.close())
+		return nil, err
 	}
-	e.m, err = messenger.New(messenger.Config{
+	m, err := messenger.New(messenger.Config{
 		Name:  entityName,
-		Arena: e.arena,
+		Arena: h.arena,
 		Transports: []messenger.Transport{{
 			Scheme: messenger.SchemeIWARP,
 			Open: func(cfg conn.Config) (*conn.Endpoint, error) {
-				return conn.NewEndpoint(dev, e.arena, cfg)
+				return conn.NewEndpoint(h.dev, h.arena, cfg)
 			},
 		}},
 		NoDataCRC: !crc,
 	})
 	if err != nil {
-		return nil, errors.Join(err, e.close())
+		return nil, errors.Join(err, h.close(nil))
 	}
-	e.m.AddDispatcher(d)
-	return e, nil
+	m.AddDispatcher(d)
+	return &entity{h, m}, nil
 }
 
-// close reports whatever was not given back.
-func (e *entity) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	var errs []error
-	if e.m != nil {
-		errs = append(errs, e.m.Shutdown(ctx))
-	}
-	if e.arena != nil {
-		if acc := e.arena.Account(); acc.Posted != 0 || acc.Held != 0 {
-			errs = append(errs, fmt.Errorf("buffers left: %+v", acc))
-		}
-		errs = append(errs, e.arena.Close(ctx))
-	}
-	return errors.Join(append(errs, e.dev.Close())...)
-}
+func (e *entity) close() error { return e.host.close(e.m.Shutdown) }
 
 // join connects a client to a server that listens.
 func join(ctx context.Context, client, server *entity) (*messenger.Connection, error) {

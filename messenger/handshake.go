@@ -147,7 +147,12 @@ func (h *handshake) input(raw []byte) (out [][]byte, err error) {
 	if err := f.Decode(payload); err != nil {
 		return nil, err
 	}
-	if h.p.client {
+	switch {
+	case h.at == hsIdent && h.p.client:
+		return h.clientIdentFrame(f)
+	case h.at == hsIdent:
+		return h.serverIdentFrame(f)
+	case h.p.client:
 		return h.clientFrame(f)
 	}
 	return h.serverFrame(f)
@@ -235,16 +240,6 @@ func (h *handshake) clientFrame(f msgr2.Frame) ([][]byte, error) {
 		}
 		h.at = hsIdent
 		return h.frame(nil, h.clientIdent()), nil
-	case *msgr2.IdentMissingFeatures:
-		if h.at != hsIdent {
-			break
-		}
-		return nil, fmt.Errorf("%w: peer requires %#x, which Policy.Supported lacks", ErrFeatures, f.Features)
-	case *msgr2.ServerIdent:
-		if h.at != hsIdent {
-			break
-		}
-		return nil, h.finish(f.Addrs, f.GID, f.Supported, f.Required, f.Flags, f.Cookie)
 	}
 	return nil, fmt.Errorf("%w: %v while waiting for %v", ErrProtocol, f.Tag(), h.at)
 }
@@ -265,43 +260,6 @@ func (h *handshake) tryAuth() ([][]byte, error) {
 		Modes:   []uint32{uint32(msgr2.ModeCRC)},
 		Payload: payload,
 	}), nil
-}
-
-func (h *handshake) clientIdent() *msgr2.ClientIdent {
-	h.result.policy = h.p.policy(h.peerType)
-	pol := h.result.policy
-	addrs := h.wireAddrs()
-	if len(addrs) == 0 { // not bound: nobody can connect to us
-		a := h.learned
-		a.Type, a.Nonce, a.Port = msgr2.AddrAny, h.p.nonce, 0
-		addrs = msgr2.AddrVec{a}
-	}
-	f := &msgr2.ClientIdent{
-		Addrs: addrs, Target: h.p.target, GID: h.gid(), GlobalSeq: h.p.globalSeq,
-		Supported: baseFeatures | pol.Supported, Required: pol.Required,
-	}
-	if pol.Lossy {
-		f.Flags = msgr2.IdentLossy
-	} else {
-		f.Cookie = h.p.cookie
-	}
-	return f
-}
-
-// gid is our number: the entity's, or what the server gave us.
-func (h *handshake) gid() int64 {
-	if h.p.name.Num < 0 && h.p.client && h.result.globalID != 0 {
-		return int64(h.result.globalID)
-	}
-	return h.p.name.Num
-}
-
-// wireAddrs are our addresses as far as the peer understands them.
-func (h *handshake) wireAddrs() msgr2.AddrVec {
-	if h.result.own != 0 {
-		return h.p.addrs
-	}
-	return slices.DeleteFunc(slices.Clone(h.p.addrs), func(a msgr2.Addr) bool { return a.Type > msgr2.AddrAny })
 }
 
 func (h *handshake) serverFrame(f msgr2.Frame) ([][]byte, error) {
@@ -343,17 +301,6 @@ func (h *handshake) serverFrame(f msgr2.Frame) ([][]byte, error) {
 		}
 		h.at = hsIdent
 		return nil, nil
-	case *msgr2.SessionReconnect:
-		if h.at != hsIdent {
-			break
-		}
-		// No session survives its transport here: the client is to start over.
-		return h.frame(nil, &msgr2.SessionReset{Full: true}), nil
-	case *msgr2.ClientIdent:
-		if h.at != hsIdent {
-			break
-		}
-		return h.serverIdent(f)
 	}
 	return nil, fmt.Errorf("%w: %v while waiting for %v", ErrProtocol, f.Tag(), h.at)
 }
@@ -381,52 +328,6 @@ func (h *handshake) serverAuth(payload []byte) ([][]byte, error) {
 	frames := h.frame(nil, &msgr2.AuthDone{GlobalID: r.GlobalID, Mode: msgr2.ModeCRC, Payload: out})
 	h.at = hsSignature
 	return h.sign(frames), nil
-}
-
-func (h *handshake) serverIdent(f *msgr2.ClientIdent) ([][]byte, error) {
-	if h.p.acceptable != nil && !h.p.acceptable(f.Target) {
-		return nil, fmt.Errorf("%w: peer means to reach %v, which is not us", ErrProtocol, f.Target)
-	}
-	pol := h.p.policy(h.peerType)
-	h.result.policy = pol
-	if missing := pol.Required &^ f.Supported; missing != 0 {
-		return h.frame(nil, &msgr2.IdentMissingFeatures{Features: missing}),
-			fmt.Errorf("%w: peer lacks %#x of Policy.Required", ErrFeatures, missing)
-	}
-	if err := h.finish(f.Addrs, f.GID, f.Supported, f.Required, f.Flags, f.Cookie); err != nil {
-		return nil, err
-	}
-	s := &msgr2.ServerIdent{
-		Addrs: h.wireAddrs(), GID: h.p.name.Num, GlobalSeq: h.p.globalSeq,
-		Supported: baseFeatures | pol.Supported, Required: pol.Required,
-	}
-	if pol.Lossy {
-		s.Flags = msgr2.IdentLossy
-	} else {
-		s.Cookie = h.p.cookie
-	}
-	return h.frame(nil, s), nil
-}
-
-// finish checks the peer's ident and completes the result.
-func (h *handshake) finish(addrs msgr2.AddrVec, gid int64, supported, required, flags, cookie uint64) error {
-	ours := baseFeatures | h.result.policy.Supported
-	if missing := required &^ ours; missing != 0 {
-		return fmt.Errorf("%w: peer requires %#x, which Policy.Supported lacks", ErrFeatures, missing)
-	}
-	if missing := h.result.policy.Required &^ supported; missing != 0 {
-		return fmt.Errorf("%w: peer lacks %#x of Policy.Required", ErrFeatures, missing)
-	}
-	if v := h.authResult.Peer; v.Num >= 0 && v.Num != gid && !h.p.client {
-		return fmt.Errorf("%w: peer authenticated as %v and says that its number is %d", ErrAuth, v, gid)
-	}
-	h.result.peer = EntityName{h.peerType, gid}
-	h.result.addrs, h.result.cookie = addrs, cookie
-	h.result.features = ours & supported
-	h.result.lossy = flags&msgr2.IdentLossy != 0
-	h.result.keys = h.authResult
-	h.at = hsDone
-	return nil
 }
 
 // sign ends the transcript of this side and appends the signature of all that

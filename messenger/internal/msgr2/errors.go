@@ -12,6 +12,11 @@ var (
 	ErrMalformed = errors.New("msgr2: malformed")
 	ErrTooLarge  = errors.New("msgr2: larger than the limit")
 	ErrChecksum  = errors.New("msgr2: checksum mismatch")
+	// ErrForged is a sealed record that does not open: changed, cut, repeated,
+	// out of order, or sealed with another key.
+	ErrForged = errors.New("msgr2: forged record")
+	// ErrNonces: a direction has sealed as many records as its nonce counts.
+	ErrNonces = errors.New("msgr2: out of nonces")
 	// ErrAborted is a frame that its sender gave up while sending it: well
 	// formed, to be dropped, and not a reason to close the connection.
 	ErrAborted = errors.New("msgr2: frame aborted by its sender")

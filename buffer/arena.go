@@ -94,8 +94,8 @@ func New(cfg Config) (*Arena, error) {
 	a.slots = make([]slot, cfg.Budget>>a.unitBits)
 	a.cores.init(cfg.Classes, cfg.Budget/int64(16*numCores()))
 	a.owners.Store(&[]*owner{
-		{name: "anonymous", leases: make([]lease, len(a.cores.all))},
-		{name: "control", leases: make([]lease, len(a.cores.all))},
+		{name: "anonymous", leases: make([]lease, a.cores.leases)},
+		{name: "control", leases: make([]lease, a.cores.leases)},
 	})
 	a.attachments.Store(&[]*attachment{})
 	if cfg.Trace {

@@ -46,6 +46,7 @@ func BenchmarkGetRelease(b *testing.B) {
 				}
 				r.Release()
 			}
+			b.StopTimer()
 			for _, r := range live {
 				r.Release()
 			}

@@ -132,7 +132,7 @@ func (a *Arena) freeSlot(s uint32) {
 // otherwise, so that new owners get them scrubbed. Under Arena.mu.
 func (a *Arena) disown(i uint32) {
 	for s := i << a.chunkShift; s < (i+1)<<a.chunkShift; s++ {
-		a.slots[s].meta.Store(metaOf(nobody, false, 0))
+		a.slots[s].meta.Store(metaOf(nobody, false, 0, 0))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"unsafe"
 )
 
 // Get returns a reference to a buffer of n bytes, 1 to the largest class. It
@@ -167,69 +168,82 @@ func (a *Arena) countExhausted() {
 	a.mu.Unlock()
 }
 
-// getCached gets a slot of class cl from the core's cache, and the quota for it
-// from the core's lease. It returns the zero RDMABuffer if that is not to be.
-// It and put are written out, without calls to what they share: a call costs a
-// tenth of all that they do.
+// getCached gets a slot of class cl from the caches, and the quota for it from
+// a lease. It returns the zero RDMABuffer if that is not to be. It and put are
+// written out, without calls to what they share: a call costs a tenth of all
+// that they do.
 func (a *Arena) getCached(n int, cl uint8, id Owner) RDMABuffer {
 	owners := *a.owners.Load()
 	if a.gate.Load() != 0 || int(id) >= len(owners) {
 		return RDMABuffer{}
 	}
-	pinned := canPin && !a.cores.portable
-	var k *core
-	if pinned {
-		p := procPin()
-		if p >= len(a.cores.all) {
-			procUnpin()
-			return RDMABuffer{}
-		}
-		k = &a.cores.all[p]
-	} else {
-		k = a.cores.lock()
-	}
+	var here byte
+	sh := shardAt(uintptr(unsafe.Pointer(&here)))
 	o := owners[id]
 	limited := o.quota.Load() != 0
+	if h := a.cores.hot(sh, cl).Load(); h != 0 {
+		num := uint64(h - 1)
+		x := &a.slots[num]
+		if state := x.state.Load(); count(state) == 0 && (!limited || o.charge(sh, int64(a.sizes[cl]))) {
+			if x.state.CompareAndSwap(state, state+1) {
+				if a.chunks[num>>a.chunkShift].class != cl {
+					a.giveBackStray(uint32(num), o, limited, int64(a.sizes[cl]))
+					return RDMABuffer{}
+				}
+				if m := metaOf(id, limited, sh, a.now.Load()); m != x.meta.Load() || invariants || a.tracer != nil {
+					return a.takeSlow(uint32(num), n, id, m)
+				}
+				return RDMABuffer{a: a, gen: gen(state), slot: num, view: uint64(uint32(n))}
+			}
+			if limited { // somebody else has got it
+				o.leases[sh&uint(len(o.leases)-1)].left.Add(int64(a.sizes[cl]))
+			}
+		}
+	}
+	return a.getStacked(n, cl, id, o, limited, sh)
+}
+
+// getStacked is getCached from the stack of the core.
+func (a *Arena) getStacked(n int, cl uint8, id Owner, o *owner, limited bool, sh uint) RDMABuffer {
+	k := a.cores.pin()
+	if k == nil {
+		return RDMABuffer{}
+	}
+	lease := uint(k.id)
 	var st *slot
-	var num, state uint64
-	if !limited || o.charge(k, int64(a.sizes[cl])) {
+	var num uint32
+	if !limited || o.charge(lease, int64(a.sizes[cl])) {
 		for e := &k.stacks[cl]; e.n > 0; {
 			e.n--
-			num = uint64(e.cells[e.n&(maxCached-1)].Load() - 1)
+			num = e.cells[e.n&(maxCached-1)].Load() - 1
 			x := &a.slots[num]
-			// If it fails, somebody has claimed the slot, and has pushed
-			// another entry if it is free again.
-			if state = x.state.Load(); count(state) == 0 && x.state.CompareAndSwap(state, state+1) {
+			// If it fails, somebody has claimed the slot, and has made another
+			// entry if it is free again.
+			if state := x.state.Load(); count(state) == 0 && x.state.CompareAndSwap(state, state+1) {
 				st = x
 				break
 			}
 		}
 		if st == nil && limited {
-			o.leases[k.id].left.Add(int64(a.sizes[cl]))
+			o.leases[lease].left.Add(int64(a.sizes[cl]))
 		}
 	}
-	if pinned {
-		procUnpin()
-	} else {
-		k.mu.Unlock()
-	}
+	a.cores.unpin(k)
 	if st == nil {
 		return RDMABuffer{}
 	}
 	if a.chunks[num>>a.chunkShift].class != cl {
 		// An old entry, and the chunk was carved otherwise since.
-		a.giveBackStray(uint32(num), o, limited, int64(a.sizes[cl]))
+		a.giveBackStray(num, o, limited, int64(a.sizes[cl]))
 		return RDMABuffer{}
 	}
-	if m := metaOf(id, limited, a.now.Load()); m != st.meta.Load() || invariants || a.tracer != nil {
-		return a.takeSlow(uint32(num), n, id, m)
-	}
-	return RDMABuffer{a: a, gen: gen(state), slot: num, view: uint64(uint32(n))}
+	return a.takeSlow(num, n, id, metaOf(id, limited, sh, a.now.Load()))
 }
 
 // take makes the handle of a slot that was got, with count 1, for n bytes.
 func (a *Arena) take(s uint32, n int, o Owner, charged bool) RDMABuffer {
-	return a.takeSlow(s, n, o, metaOf(o, charged, a.now.Load()))
+	var here byte
+	return a.takeSlow(s, n, o, metaOf(o, charged, shardAt(uintptr(unsafe.Pointer(&here))), a.now.Load()))
 }
 
 // takeSlow is take with the meta that the slot is to have.
@@ -238,10 +252,13 @@ func (a *Arena) takeSlow(s uint32, n int, o Owner, m uint64) RDMABuffer {
 		a.checkPoison(s)
 	}
 	st := &a.slots[s]
-	if a.scrub && ownerOf(st.meta.Load()) != o {
+	old := st.meta.Load()
+	if a.scrub && ownerOf(old) != o {
 		clear(a.slotMem(s))
 	}
-	st.meta.Store(m)
+	if old != m {
+		st.meta.Store(m)
+	}
 	b := RDMABuffer{a: a, gen: gen(st.state.Load()), slot: uint64(s), view: uint64(uint32(n))}
 	if a.tracer != nil {
 		b.gen |= a.tracer.get(b, o, a.now.Load()) << tokenShift

@@ -17,13 +17,13 @@ const (
 )
 
 // owner is what the arena knows of one. Its quota is spent in two steps: blocks
-// are leased to the cores, and Get takes from its core's lease. Limits are
+// are leased to the cores, and Get takes from a lease. Limits are
 // exact: where the rest is short, leases are called back.
 type owner struct {
 	name   string
 	quota  atomic.Int64 // 0: no limit
 	over   atomic.Bool  // avail is negative: what comes back is not leased
-	leases []lease      // per core
+	leases []lease
 
 	// Under Arena.mu.
 	avail int64 // of the quota, neither leased nor spent; may be negative
@@ -39,8 +39,8 @@ type lease struct {
 // is how many bytes it may hold, a slot counted at the size of its class; 0
 // means no limit, and for an owner that exists no change. What it got before it
 // had a quota does not count. A quota smaller than what is held takes effect as
-// buffers come back. It panics for a negative quota, and for one given to
-// Control or Anonymous.
+// buffers come back. It panics for a negative quota, for one given to Control
+// or Anonymous, and for more than 16 million owners.
 func (a *Arena) Owner(name string, quota int64) Owner {
 	if quota < 0 {
 		panic(fmt.Sprintf("buffer: quota of %d bytes for owner %q", quota, name))
@@ -56,7 +56,10 @@ func (a *Arena) Owner(name string, quota int64) Owner {
 			return Owner(i)
 		}
 	}
-	o := &owner{name: name, leases: make([]lease, len(a.cores.all))}
+	if len(owners) == int(nobody) {
+		panic(fmt.Sprintf("buffer: more than %d owners", nobody))
+	}
+	o := &owner{name: name, leases: make([]lease, a.cores.leases)}
 	grown := append(owners[:len(owners):len(owners)], o)
 	a.owners.Store(&grown)
 	if quota != 0 {
@@ -89,9 +92,9 @@ func (a *Arena) owner(o Owner) *owner {
 
 func notOwner(o Owner) { panic(fmt.Sprintf("buffer: owner %d is not of this arena", o)) }
 
-// charge spends size bytes of o's quota from its lease to core k.
-func (o *owner) charge(k *core, size int64) bool {
-	l := &o.leases[k.id].left
+// charge spends size bytes of o's quota from one of its leases.
+func (o *owner) charge(lease uint, size int64) bool {
+	l := &o.leases[lease&uint(len(o.leases)-1)].left
 	if l.Load() < size {
 		return false
 	}
@@ -107,10 +110,10 @@ func (o *owner) block(size int64) int64 {
 	return max(size, o.quota.Load()/int64(8*len(o.leases)))
 }
 
-// credit returns size bytes to o's lease to core k, and reports whether that
-// has more than two blocks.
-func (o *owner) credit(k *core, size int64) (excess bool) {
-	return o.leases[k.id].left.Add(size) > 2*o.block(size)
+// credit returns size bytes to one of o's leases, and reports whether that has
+// more than two blocks.
+func (o *owner) credit(lease uint, size int64) (excess bool) {
+	return o.leases[lease&uint(len(o.leases)-1)].left.Add(size) > 2*o.block(size)
 }
 
 // recall calls o's leases back. Under Arena.mu.

@@ -11,40 +11,43 @@ func (a *Arena) put(s uint32, m uint64, cl uint8) {
 		a.putSlow(s, m, cl)
 		return
 	}
-	pinned := canPin && !a.cores.portable
-	var k *core
-	if pinned {
-		p := procPin()
-		if p >= len(a.cores.all) {
-			procUnpin()
-			a.putSlow(s, m, cl)
-			return
+	sh := shardOf(m)
+	excess := o != nil && o.credit(sh, int64(a.sizes[cl]))
+	// Whoever got the slot by the entry of the shard has left it there.
+	hot := a.cores.hot(sh, cl)
+	if h := hot.Load(); h != s+1 {
+		switch {
+		case h != 0 && count(a.slots[h-1].state.Load()) == 0, !hot.CompareAndSwap(h, s+1):
+			a.stack(s, cl)
+		case h != 0 && count(a.slots[h-1].state.Load()) == 0: // it came back meanwhile
+			a.stack(h-1, cl)
 		}
-		k = &a.cores.all[p]
-	} else {
-		k = a.cores.lock()
-	}
-	excess := false
-	if o != nil {
-		excess = o.credit(k, int64(a.sizes[cl]))
-	}
-	if !k.push(cl, s, a.cores.limit[cl]) {
-		a.flush(k, s, cl, o, excess)
-		return
-	}
-	if pinned {
-		procUnpin()
-	} else {
-		k.mu.Unlock()
 	}
 	if excess || a.gate.Load() != 0 {
 		a.putExcess(o, excess)
 	}
 }
 
+// stack makes an entry for a slot with count 0 in the core's stack.
+func (a *Arena) stack(s uint32, cl uint8) {
+	k := a.cores.pin()
+	if k == nil {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.uncache([]uint32{s})
+		a.settle()
+		return
+	}
+	if !k.push(cl, s, a.cores.limit[cl]) {
+		a.flush(k, s, cl)
+		return
+	}
+	a.cores.unpin(k)
+}
+
 // flush takes half of the full cache k, and slot s, back to their chunks. It
 // unpins.
-func (a *Arena) flush(k *core, s uint32, cl uint8, o *owner, excess bool) {
+func (a *Arena) flush(k *core, s uint32, cl uint8) {
 	var some [maxCached/2 + 1]uint32
 	n := k.drop(cl, some[:(a.cores.limit[cl]+1)/2])
 	a.cores.unpin(k)
@@ -52,9 +55,6 @@ func (a *Arena) flush(k *core, s uint32, cl uint8, o *owner, excess bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.uncache(some[:n+1])
-	if excess {
-		a.recall(o)
-	}
 	a.settle()
 }
 

@@ -22,8 +22,9 @@ const (
 // region, chunk and address.
 type slot struct {
 	state atomic.Uint64
-	// meta is owner << 32 | time of Get on the arena's clock. It is written by
-	// who has just got the slot, and stays when the slot is free.
+	// meta says whose the slot is, since when on the arena's clock, and which
+	// shard it came from: see metaOf. It is written by who has just got the slot,
+	// and stays when the slot is free.
 	meta   atomic.Uint64
 	posted atomic.Uint32 // references of posted work, part of the count
 	next   uint32        // free list of the chunk: slot + 1, or 0. Under Arena.mu
@@ -52,11 +53,17 @@ func (s *slot) claim(from, to uint64) bool {
 	}
 }
 
-// nobody owns what a slot holds.
-const nobody Owner = 1<<31 - 1
+// The meta of a slot: charged << 63 | shard << 56 | owner << 32 | time.
+const (
+	shardShift = 56
+	maxShards  = 128
+)
 
-func metaOf(o Owner, charged bool, now uint32) uint64 {
-	m := uint64(o)<<32 | uint64(now)
+// nobody owns what a slot holds.
+const nobody Owner = 1<<24 - 1
+
+func metaOf(o Owner, charged bool, shard uint, now uint32) uint64 {
+	m := uint64(shard)<<shardShift | uint64(o)<<32 | uint64(now)
 	if charged {
 		m |= 1 << 63
 	}
@@ -64,5 +71,6 @@ func metaOf(o Owner, charged bool, now uint32) uint64 {
 }
 
 func ownerOf(meta uint64) Owner    { return Owner(meta >> 32 & uint64(nobody)) }
+func shardOf(meta uint64) uint     { return uint(meta>>shardShift) & (maxShards - 1) }
 func metaCharged(meta uint64) bool { return meta>>63 != 0 }
 func bornAt(meta uint64) uint32    { return uint32(meta) }

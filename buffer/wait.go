@@ -401,6 +401,15 @@ func (a *Arena) serveOne() bool {
 // one. Under Arena.mu.
 func (a *Arena) sweep() bool {
 	found := false
+	for i := range a.cores.shards {
+		for cl := range a.sizes {
+			s := a.cores.shards[i].cells[cl].Load()
+			if s != 0 && a.slots[s-1].claim(0, inChunk) {
+				a.freeSlot(s - 1)
+				found = true
+			}
+		}
+	}
 	for i := range a.cores.all {
 		k := &a.cores.all[i]
 		for cl := range a.sizes {

@@ -24,7 +24,10 @@
 //
 //   - One per poller: it polls the completion queues of its lanes, handles
 //     completions, runs OnMessage, OnFault and Admit, and re-drives send queues.
-//     It never blocks. Started by NewEndpoint, ended by Shutdown or Close.
+//     It never blocks. Started by NewEndpoint, ended by Shutdown or Close. While
+//     it sleeps, a device whose completion channel has upcalls does the same work
+//     in a goroutine of its own, which saves the hand-off: "on a poller" is
+//     either. At most one of them works at a time.
 //   - Two suppliers per endpoint: they wait for arena memory on behalf of pollers,
 //     one for receive buffers and one for payloads.
 //     Started by NewEndpoint, ended by Shutdown or Close.
@@ -37,7 +40,7 @@
 //
 // # Lock order
 //
-// Endpoint.shutMu before Endpoint.mu; Conn.mu (the send lock) before poller.mu
+// poller.turning before every other lock; Endpoint.shutMu before Endpoint.mu; Conn.mu (the send lock) before poller.mu
 // (the mailbox) and supplier.mu; lane.mu and recvQueue.mu are taken alone. A
 // queue pair is posted to under Conn.mu, a receive queue under recvQueue.mu. No
 // lock is held while a callback runs. The state of the receiving side of a Conn

@@ -100,6 +100,7 @@ func NewEndpoint(dev *verbs.Device, a *buffer.Arena, cfg Config) (*Endpoint, err
 			break
 		}
 		p.lanes.Store(new([]*lane))
+		p.ch.SetUpcall(p.upcall)
 		e.pollers = append(e.pollers, p)
 	}
 	if err != nil {

@@ -13,6 +13,8 @@ import (
 
 const (
 	pollBatch = 64
+	// upcallTurns is how many batches the device's goroutine handles in a row.
+	upcallTurns = 4
 	// brokenWait is how often a poller looks for completions when the device's
 	// completion channel has failed: connections have to be taken down still.
 	brokenWait = 10 * time.Millisecond
@@ -28,8 +30,9 @@ const (
 	mailReaped                    // the QP is destroyed
 )
 
-// poller is a goroutine that serves the connections of its lanes. It owns
-// their receiving side.
+// poller serves the connections of its lanes and owns their receiving side:
+// with turning held, a goroutine that sleeps when there is nothing to do, or,
+// meanwhile, the goroutine of the device that has completed something.
 type poller struct {
 	e     *Endpoint
 	index int
@@ -37,14 +40,16 @@ type poller struct {
 	lanes atomic.Pointer[[]*lane]
 	done  chan struct{} // closed when the goroutine has ended
 
-	members  int // connections; guarded by Endpoint.mu
-	sleeping atomic.Bool
+	members  int         // connections; guarded by Endpoint.mu
+	sleeping atomic.Bool // the mail is not being looked at
 	stopping atomic.Bool
+
+	turning sync.Mutex // before every other lock
 
 	mu   sync.Mutex
 	mail []*Conn // with Conn.mail != 0
 
-	// The goroutine's.
+	// Guarded by turning.
 	spare   []*Conn // mail, when it is being read
 	touched []*Conn // to be settled at the end of the batch
 	packets *packet // free ones
@@ -55,6 +60,8 @@ type poller struct {
 // run is the poller's goroutine. It belongs to the endpoint and ends after stop.
 func (p *poller) run() {
 	defer close(p.done)
+	p.turning.Lock()
+	defer p.turning.Unlock()
 	var idle time.Time // since when; zero: not
 	for {
 		if p.turn() {
@@ -201,10 +208,10 @@ func (p *poller) mailFor(c *Conn, bits uint32) {
 	p.touch(c)
 }
 
-// sleep arms the lanes, looks once more, and waits for a completion or for mail.
-func (p *poller) sleep() {
+// rest looks around once more after it has armed the lanes, and reports whether
+// there is nothing to do. It says whether a lane could not be armed.
+func (p *poller) rest() (idle, broken bool) {
 	p.sleeping.Store(true)
-	broken := p.broken // by the last Wait
 	for _, l := range *p.lanes.Load() {
 		if l.armed {
 			continue
@@ -216,25 +223,69 @@ func (p *poller) sleep() {
 		}
 		l.armed = true
 	}
-	if p.turn() || p.stopping.Load() {
+	if !p.turn() {
+		return true, broken
+	}
+	p.sleeping.Store(false)
+	return false, broken
+}
+
+// announced takes note that cq is not armed any more.
+func (p *poller) announced(cq *verbs.CQ) {
+	for _, l := range *p.lanes.Load() {
+		if l.cq == cq {
+			l.armed = false
+		}
+	}
+}
+
+// upcall does the poller's work in the goroutine of the device that has
+// completed something, while the poller sleeps. What is more than a few batches
+// it leaves to the poller, so that the device goes on meanwhile.
+func (p *poller) upcall(cq *verbs.CQ) bool {
+	if !p.turning.TryLock() {
+		return false
+	}
+	defer p.turning.Unlock()
+	if p.stopping.Load() {
+		return false
+	}
+	p.announced(cq)
+	p.e.stats.upcalls.Add(1)
+	for range upcallTurns {
+		p.sleeping.Store(false)
+		p.turn()
+		if idle, broken := p.rest(); idle && !broken {
+			return true
+		}
+	}
+	p.sleeping.Store(true)
+	p.ch.Wake()
+	return true
+}
+
+// sleep waits for a completion or for mail.
+func (p *poller) sleep() {
+	idle, broken := p.rest()
+	if !idle {
+		return
+	}
+	if p.stopping.Load() {
 		p.sleeping.Store(false)
 		return
 	}
+	broken = broken || p.broken // by the last Wait
 	p.e.stats.sleeps.Add(1)
 	ctx, cancel := context.Background(), context.CancelFunc(nil)
 	if broken {
 		ctx, cancel = context.WithTimeout(ctx, brokenWait)
 		defer cancel()
 	}
+	p.turning.Unlock()
 	cq, err := p.ch.Wait(ctx)
+	p.turning.Lock()
 	p.sleeping.Store(false)
-	if cq != nil {
-		for _, l := range *p.lanes.Load() {
-			if l.cq == cq {
-				l.armed = false
-			}
-		}
-	}
+	p.announced(cq)
 	if ctx.Err() != nil {
 		return // broken, and looking again
 	}

@@ -84,6 +84,7 @@ type Stats struct {
 	Faults   [3]uint64 // connections that ended with a *FaultError, by FaultKind
 
 	Sleeps       uint64 // times that a poller went to sleep
+	Upcalls      uint64 // times that the device did a sleeping poller's work
 	MemoryWaits  uint64 // times that a receive had to wait for arena memory
 	LateReceives uint64 // completions of connections that were gone
 	Orphans      uint64 // requests given back by destroyed queues
@@ -91,8 +92,8 @@ type Stats struct {
 
 // endpointCounters are the counters of Stats that are no connection's.
 type endpointCounters struct {
-	dialed, accepted, refused, sleeps, memoryWaits, lateReceives, orphans atomic.Uint64
-	faults                                                                [3]atomic.Uint64
+	dialed, accepted, refused, sleeps, upcalls, memoryWaits, lateReceives, orphans atomic.Uint64
+	faults                                                                         [3]atomic.Uint64
 }
 
 // Stats returns the endpoint's counters.
@@ -103,6 +104,7 @@ func (e *Endpoint) Stats() Stats {
 		Accepted:     e.stats.accepted.Load(),
 		Refused:      e.stats.refused.Load(),
 		Sleeps:       e.stats.sleeps.Load(),
+		Upcalls:      e.stats.upcalls.Load(),
 		MemoryWaits:  e.stats.memoryWaits.Load(),
 		LateReceives: e.stats.lateReceives.Load(),
 		Orphans:      e.stats.orphans.Load(),

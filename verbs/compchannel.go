@@ -68,6 +68,26 @@ func (c *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 	}
 }
 
+// SetUpcall has f called when a CQ that was armed has an announcement, on the
+// goroutine of the device that has completed something, so that no other one has
+// to be woken; when f returns false, or the device has no goroutine to lend just
+// then, the announcement goes to Wait. It has to be called before CQs are made on
+// the channel, and reports whether the device can do it at all. f is called by
+// several goroutines at a time, also while another is in Wait. It must neither
+// block nor close queue pairs: while it runs, some queue pair receives nothing.
+func (c *CompChannel) SetUpcall(f func(*CQ) bool) bool {
+	u, ok := c.drv.(driver.Upcaller)
+	if !ok {
+		return false
+	}
+	return u.SetUpcall(func(dcq driver.CQ) bool {
+		c.mu.Lock()
+		cq := c.cqs[dcq]
+		c.mu.Unlock()
+		return cq != nil && f(cq)
+	})
+}
+
 // Wake ends the current Wait, or the next one when none is waiting.
 func (c *CompChannel) Wake() { c.drv.Wake() }
 

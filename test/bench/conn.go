@@ -95,51 +95,74 @@ func connStream(size int, crc bool, d time.Duration) (r result, err error) {
 	return r, nil
 }
 
-// connPing bounces heads of size bytes for d and returns seconds per round trip.
-func connPing(size int, d time.Duration) (r result, err error) {
-	server, err := newNode(false, conn.Config{
-		OnMessage: func(c *conn.Conn, m conn.Message) {
-			if ok, err := c.TrySend(conn.Message{Head: m.Head}); !ok || err != nil {
-				panic(fmt.Sprint("ping: cannot answer: ", ok, err))
-			}
-		},
-	})
+// answer sends a head back from where it has come in.
+func answer(c *conn.Conn, m conn.Message) {
+	if ok, err := c.TrySend(conn.Message{Head: m.Head}); !ok || err != nil {
+		panic(fmt.Sprint("ping: cannot answer: ", ok, err))
+	}
+}
+
+// newConnEcho makes a node that sends heads back.
+func newConnEcho() (*node, error) {
+	n, err := newNode(false, conn.Config{OnMessage: answer})
+	if err != nil {
+		return nil, err
+	}
+	if err := n.ep.Listen(context.Background(), "127.0.0.1:0"); err != nil {
+		return nil, errors.Join(err, n.close())
+	}
+	return n, nil
+}
+
+func (n *node) addr() string { return n.ep.Addr().String() }
+
+// connPing bounces heads of pingSize bytes for d and returns seconds per round
+// trip. Both ends answer in OnMessage.
+func connPing(d time.Duration) (r result, err error) {
+	server, err := startChild("conn")
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, server.close()) }()
-	pong := make(chan struct{}, 1)
-	client, err := newNode(false, conn.Config{OnMessage: func(*conn.Conn, conn.Message) { pong <- struct{}{} }})
+	n := 0
+	mt := newMeter(d)
+	done := make(chan struct{})
+	client, err := newNode(false, conn.Config{OnMessage: func(c *conn.Conn, m conn.Message) {
+		if n++; !mt.next(n) {
+			close(done)
+			return
+		}
+		answer(c, m)
+	}})
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, client.close()) }()
-	c, err := connect(client, server)
+	c, err := client.dial(server.at)
 	if err != nil {
 		return r, err
 	}
-	head := make([]byte, size)
 	ctx := context.Background()
-	begin, n := time.Now(), 0
-	for mt := newMeter(d); ; n++ {
-		if !mt.next(n) {
-			r.allocs = mt.perMessage(n)
-			break
-		}
-		if err := c.Send(ctx, conn.Message{Head: head}); err != nil {
-			return r, err
-		}
-		<-pong
+	mt = newMeter(d)
+	begin := time.Now()
+	if err := c.Send(ctx, conn.Message{Head: make([]byte, pingSize)}); err != nil {
+		return r, err
 	}
+	<-done
 	r.value = time.Since(begin).Seconds() / float64(n)
+	r.allocs = mt.perMessage(n)
 	return r, c.Shutdown(ctx)
 }
 
 func connect(client, server *node) (*conn.Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	if err := server.ep.Listen(ctx, "127.0.0.1:0"); err != nil {
+	if err := server.ep.Listen(context.Background(), "127.0.0.1:0"); err != nil {
 		return nil, err
 	}
-	return client.ep.Dial(ctx, server.ep.Addr().String())
+	return client.dial(server.addr())
+}
+
+func (n *node) dial(addr string) (*conn.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return n.ep.Dial(ctx, addr)
 }

@@ -48,16 +48,33 @@ func newEntity(name string, crc bool, d messenger.Dispatcher) (*entity, error) {
 
 func (e *entity) close() error { return e.host.close(e.m.Shutdown) }
 
-// join connects a client to a server that listens.
-func join(ctx context.Context, client, server *entity) (*messenger.Connection, error) {
-	addrs, err := messenger.ParseAddrs("iwarp://127.0.0.1:0")
+func (e *entity) addr() string { return e.m.Addrs()[0].URL }
+
+// newServer makes an entity that listens, and counts and answers what it gets.
+func newServer(crc bool, s *sink) (*entity, error) {
+	e, err := newEntity("osd.0", crc, s)
 	if err != nil {
 		return nil, err
 	}
-	if err := server.m.Bind(ctx, addrs); err != nil {
+	addrs, err := messenger.ParseAddrs("iwarp://127.0.0.1:0")
+	if err == nil {
+		err = e.m.Bind(context.Background(), addrs)
+	}
+	if err != nil {
+		return nil, errors.Join(err, e.close())
+	}
+	return e, nil
+}
+
+func newMessengerEcho() (*entity, error) { return newServer(true, &sink{}) }
+
+// join connects a client to the server at addr.
+func join(ctx context.Context, client *entity, addr string) (*messenger.Connection, error) {
+	addrs, err := messenger.ParseAddrs(addr)
+	if err != nil {
 		return nil, err
 	}
-	c, err := client.m.ConnectTo(messenger.OSD, server.m.Addrs())
+	c, err := client.m.ConnectTo(messenger.OSD, addrs)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +120,7 @@ func messengerStream(size int, crc bool, d time.Duration) (r result, err error) 
 	ctx, cancel := context.WithTimeout(context.Background(), d+30*time.Second)
 	defer cancel()
 	var s sink
-	server, err := newEntity("osd.0", crc, &s)
+	server, err := newServer(crc, &s)
 	if err != nil {
 		return r, err
 	}
@@ -113,7 +130,7 @@ func messengerStream(size int, crc bool, d time.Duration) (r result, err error) 
 		return r, err
 	}
 	defer func() { err = errors.Join(err, client.close()) }()
-	c, err := join(ctx, client, server)
+	c, err := join(ctx, client, server.addr())
 	if err != nil {
 		return r, err
 	}
@@ -145,11 +162,11 @@ func messengerStream(size int, crc bool, d time.Duration) (r result, err error) 
 	return r, nil
 }
 
-// messengerPing makes calls of size bytes for d and returns seconds per call.
-func messengerPing(size int, d time.Duration) (r result, err error) {
+// messengerPing makes calls of pingSize bytes for d and returns seconds per call.
+func messengerPing(d time.Duration) (r result, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), d+30*time.Second)
 	defer cancel()
-	server, err := newEntity("osd.0", true, &sink{})
+	server, err := startChild("messenger")
 	if err != nil {
 		return r, err
 	}
@@ -159,11 +176,11 @@ func messengerPing(size int, d time.Duration) (r result, err error) {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, client.close()) }()
-	c, err := join(ctx, client, server)
+	c, err := join(ctx, client, server.at)
 	if err != nil {
 		return r, err
 	}
-	front := make([]byte, size)
+	front := make([]byte, pingSize)
 	begin, n := time.Now(), 0
 	for mt := newMeter(d); ; n++ {
 		if !mt.next(n) {

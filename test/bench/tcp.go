@@ -101,29 +101,57 @@ func buffers(size int) [][]byte {
 	return bufs
 }
 
-// tcpPing bounces size bytes for d and returns seconds per round trip.
-func tcpPing(size int, d time.Duration) (float64, error) {
-	client, server, err := tcpPair()
+const pingSize = 64 // bytes
+
+// tcpEcho sends what one connection brings back, pingSize bytes at a time.
+type tcpEcho struct {
+	ln net.Listener
+	g  errgroup.Group
+}
+
+func newTCPEcho() (*tcpEcho, error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	defer client.Close()
-	defer server.Close()
-	var g errgroup.Group
-	g.Go(func() error {
-		b := make([]byte, size)
+	e := &tcpEcho{ln: ln}
+	e.g.Go(func() error {
+		c, err := ln.Accept()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		b := make([]byte, pingSize)
 		for {
-			if _, err := io.ReadFull(server, b); err == io.EOF {
+			if _, err := io.ReadFull(c, b); err == io.EOF {
 				return nil
 			} else if err != nil {
 				return err
 			}
-			if _, err := server.Write(b); err != nil {
+			if _, err := c.Write(b); err != nil {
 				return err
 			}
 		}
 	})
-	b := make([]byte, size)
+	return e, nil
+}
+
+func (e *tcpEcho) addr() string { return e.ln.Addr().String() }
+
+func (e *tcpEcho) close() error { return errors.Join(e.g.Wait(), e.ln.Close()) }
+
+// tcpPing bounces pingSize bytes for d and returns seconds per round trip.
+func tcpPing(d time.Duration) (v float64, err error) {
+	server, err := startChild("tcp")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, server.close()) }()
+	client, err := net.Dial("tcp", server.at)
+	if err != nil {
+		return 0, err
+	}
+	b := make([]byte, pingSize)
 	begin, n := time.Now(), 0
 	for time.Since(begin) < d {
 		if _, err := client.Write(b); err != nil {
@@ -134,9 +162,5 @@ func tcpPing(size int, d time.Duration) (float64, error) {
 		}
 		n++
 	}
-	took := time.Since(begin).Seconds() / float64(n)
-	if err := client.Close(); err != nil {
-		return 0, err
-	}
-	return took, g.Wait()
+	return time.Since(begin).Seconds() / float64(n), client.Close()
 }

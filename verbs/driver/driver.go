@@ -91,6 +91,20 @@ type CompChannel interface {
 	Close() error
 }
 
+// Upcaller is what a CompChannel may be too, whose device completes work in
+// goroutines of its own: it lets the consumer handle completions right there,
+// without a hand-off to the goroutine that waits.
+type Upcaller interface {
+	// SetUpcall has f called, instead of ending Wait, when a CQ that was armed
+	// has an event; where f returns false, or the device has no goroutine to
+	// lend just then, the event goes to Wait. It is called before CQs are made
+	// on the channel. f runs without any lock of the driver, for several CQs
+	// and queue pairs at the same time. While it runs its queue pair receives
+	// nothing, so it must neither block nor destroy queue pairs. false: the
+	// channel can not do it, and f is never called.
+	SetUpcall(f func(CQ) bool) bool
+}
+
 // Features are what one connection can do, after the two ends agreed.
 type Features struct {
 	Atomics, Imm, SendInv bool

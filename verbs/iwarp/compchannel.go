@@ -12,8 +12,10 @@ import (
 
 // compChannel hands armed CQs that have completed something to one waiter.
 type compChannel struct {
-	dev  *Device
-	cqs  atomic.Int64
+	dev    *Device
+	cqs    atomic.Int64
+	upcall func(driver.CQ) bool // may be nil; set before there are CQs
+
 	wake chan struct{} // one token: look again
 	done chan struct{} // closed by Close
 
@@ -23,12 +25,29 @@ type compChannel struct {
 	closed  bool
 }
 
-var _ driver.CompChannel = (*compChannel)(nil)
+var (
+	_ driver.CompChannel = (*compChannel)(nil)
+	_ driver.Upcaller    = (*compChannel)(nil)
+)
 
 // CreateCompChannel makes a completion channel.
 func (d *Device) CreateCompChannel() (driver.CompChannel, error) {
 	d.nChannel.Add(1)
 	return &compChannel{dev: d, wake: make(chan struct{}, 1), done: make(chan struct{})}, nil
+}
+
+// SetUpcall lends f the goroutine of a receiver: whoever else completes
+// something is in the middle of a post.
+func (ch *compChannel) SetUpcall(f func(driver.CQ) bool) bool {
+	ch.upcall = f
+	return true
+}
+
+// deliver offers an event to the upcall first.
+func (ch *compChannel) deliver(c *cq) {
+	if ch.upcall == nil || !ch.upcall(c) {
+		ch.announce(c)
+	}
 }
 
 func (ch *compChannel) announce(c *cq) {

@@ -63,14 +63,28 @@ func (d *Device) CreateCQ(depth int, ch driver.CompChannel, vector int) (driver.
 	return c, nil
 }
 
-// push adds a completion. A full queue loses it and raises EventCQErr.
+// push adds a completion and announces it when that is due. A full queue loses it and raises EventCQErr.
 func (c *cq) push(wc *driver.WC, q *queuePair, solicited bool) {
+	if c.add(wc, q, solicited) {
+		c.ch.announce(c)
+	}
+}
+
+// pushReceived is push by q's receiver, which announces later, without a lock.
+func (c *cq) pushReceived(wc *driver.WC, q *queuePair, solicited bool) {
+	if c.add(wc, q, solicited) {
+		q.rx.due.add(c)
+	}
+}
+
+// add adds a completion and reports whether it has to be announced.
+func (c *cq) add(wc *driver.WC, q *queuePair, solicited bool) bool {
 	c.mu.Lock()
 	if c.n == len(c.ring) {
 		c.mu.Unlock()
 		c.dev.stats.CQOverruns.Add(1)
 		c.dev.raise(driver.Event{Type: driver.EventCQErr, CQ: c})
-		return
+		return false
 	}
 	i := c.head + c.n
 	if i >= len(c.ring) {
@@ -84,8 +98,27 @@ func (c *cq) push(wc *driver.WC, q *queuePair, solicited bool) {
 		c.armed = disarmed
 	}
 	c.mu.Unlock()
-	if notify && c.ch != nil {
-		c.ch.announce(c)
+	return notify && c.ch != nil
+}
+
+// dueCQs are the CQs of a QP that a receiver has to announce.
+type dueCQs [2]*cq
+
+func (d *dueCQs) add(c *cq) {
+	if d[0] != nil && d[0] != c {
+		d[1] = c
+		return
+	}
+	d[0] = c
+}
+
+// announce announces them. The receiver holds no lock and no region.
+func (d *dueCQs) announce() {
+	for i, c := range d {
+		if c != nil {
+			d[i] = nil
+			c.ch.deliver(c)
+		}
 	}
 }
 

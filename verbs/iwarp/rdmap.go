@@ -143,7 +143,7 @@ func (q *queuePair) recvDone(w *recvWQE, wc driver.WC, solicited bool) {
 		wc.Opcode = driver.OpRecv
 	}
 	q.rq.giveBack(w)
-	q.rcq.push(&wc, q, solicited)
+	q.rcq.pushReceived(&wc, q, solicited)
 }
 
 // recvFault ends the connection for a receive that can not take its message.

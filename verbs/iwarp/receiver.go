@@ -63,6 +63,7 @@ type receiver struct {
 	tail [smallSize]byte
 
 	ctl control
+	due dueCQs // to be announced after what was read is handled
 
 	stop error // why the loop ended; nil at the end of the stream
 }
@@ -89,6 +90,7 @@ func (q *queuePair) receiverLoop() {
 		q.recvDone(w, driver.WC{Status: driver.StatusWRFlushErr}, false)
 	}
 	q.flushRecvs()
+	r.due.announce()
 	close(q.rxQuiet)
 	q.flushRecvs() // receives posted in between
 	q.linger()
@@ -160,6 +162,7 @@ func (q *queuePair) receive(fd uintptr) bool {
 		} else {
 			n, err = q.readBulk(fd)
 		}
+		r.due.announce()
 		switch {
 		case errors.Is(err, errStopped):
 			r.stop = err
@@ -275,7 +278,9 @@ func (q *queuePair) receiveBounced() {
 		}
 		q.dev.stats.Reads.Add(1)
 		q.dev.stats.BytesIn.Add(int64(n))
-		if n > 0 && !q.process(buf[:n]) {
+		ok := q.process(buf[:n])
+		r.due.announce()
+		if !ok {
 			r.stop = errStopped
 			return
 		}

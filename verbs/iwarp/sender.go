@@ -280,7 +280,7 @@ func (q *queuePair) sent(n int) {
 		w.done = true
 	}
 	if locked {
-		q.retire()
+		q.retire(false)
 		q.sq.mu.Unlock()
 	}
 }

@@ -169,8 +169,8 @@ func (q *queuePair) enqueue(wr *driver.SendWR) error {
 	return nil
 }
 
-// retire completes what is done at the head of the queue, in order. Called with sq.mu held.
-func (q *queuePair) retire() {
+// retire completes what is done at the head of the queue, in order. received says that the receiver calls it. Called with sq.mu held.
+func (q *queuePair) retire(received bool) {
 	s := &q.sq
 	for tail := s.tail.Load(); s.head < tail; s.head++ {
 		w := s.slot(s.head)
@@ -183,7 +183,12 @@ func (q *queuePair) retire() {
 			w.status = driver.StatusWRFlushErr
 		}
 		if w.status != driver.StatusSuccess || w.flags&driver.SendSignaled != 0 || q.attr.SignalAll {
-			q.scq.push(&driver.WC{WRID: w.wrid, Status: w.status, Opcode: w.op, ByteLen: w.length, QPN: q.qpn}, q, false)
+			wc := driver.WC{WRID: w.wrid, Status: w.status, Opcode: w.op, ByteLen: w.length, QPN: q.qpn}
+			if received {
+				q.scq.pushReceived(&wc, q, false)
+			} else {
+				q.scq.push(&wc, q, false)
+			}
 		}
 		clear(w.sges)
 		if w.op == driver.OpBindMW {
@@ -197,7 +202,7 @@ func (q *queuePair) finish(i uint64, st driver.WCStatus) {
 	q.sq.mu.Lock()
 	w := q.sq.slot(i)
 	w.done, w.status = true, st
-	q.retire()
+	q.retire(false)
 	q.sq.mu.Unlock()
 }
 
@@ -218,7 +223,7 @@ func (q *queuePair) flushLocked() {
 		}
 	}
 	s.awaitHead, s.awaitCount = 0, 0
-	q.retire()
+	q.retire(false)
 }
 
 // pushAwait notes that the request at index i awaits an answer under msn; false when ORD are outstanding. From then on
@@ -252,7 +257,7 @@ func (s *sendQueue) firstAwait() *sendWQE {
 	return s.slot(s.await[s.awaitHead])
 }
 
-// finishAwait completes the oldest request that awaits an answer.
+// finishAwait completes the oldest request that awaits an answer. It is the receiver who calls it.
 func (q *queuePair) finishAwait(st driver.WCStatus) {
 	s := &q.sq
 	s.mu.Lock()
@@ -260,7 +265,7 @@ func (q *queuePair) finishAwait(st driver.WCStatus) {
 	s.awaitHead = (s.awaitHead + 1) % len(s.await)
 	s.awaitCount--
 	w.done, w.status = true, st
-	q.retire()
+	q.retire(true)
 	s.mu.Unlock()
 	q.kick() // what waited for ORD, a fence or the end may go
 }

@@ -82,6 +82,16 @@ func (c *faultyChannel) Wait(ctx context.Context) (driver.CQ, error) {
 	}
 }
 
+func (c *faultyChannel) SetUpcall(f func(driver.CQ) bool) bool {
+	u, ok := c.CompChannel.(driver.Upcaller)
+	return ok && u.SetUpcall(func(cq driver.CQ) bool {
+		c.f.mu.Lock()
+		w := c.f.cqs[cq]
+		c.f.mu.Unlock()
+		return w != nil && f(w)
+	})
+}
+
 func (c *faultyChannel) Close() error {
 	if err := c.f.s.enter(CallCloseCompChannel); err != nil {
 		return err

@@ -18,6 +18,7 @@ var notifyTests = []subtest{
 	{"ChannelWakeAndClose", channelWakeAndClose},
 	{"SolicitedEvents", solicitedEvents},
 	{"FailureIsSolicited", failureIsSolicited},
+	{"Upcalls", upcalls},
 }
 
 // noLostWakeUps plays ping-pong with both ends asleep between two messages:

@@ -30,6 +30,11 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	if checkedBuild {
 		t.Skip("checked builds allocate, and drop what pools are given")
 	}
+	t.Run("lossy", func(t *testing.T) { steadyState(t, StatelessServer(), LossyClient()) })
+	t.Run("lossless", func(t *testing.T) { steadyState(t, StatefulServer(), LosslessClient()) })
+}
+
+func steadyState(t *testing.T, server, client Policy) {
 	carriers(t, func(t *testing.T, scheme string) {
 		ctx := soon(t)
 		got := make(chan struct{}, 1<<16)
@@ -41,7 +46,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 			got <- struct{}{}
 			return true
 		}}
-		p := newPair(t, scheme, Config{}, Config{}, sh, nil)
+		p := newPairOf(t, scheme, server, client, sh)
 		l, err := p.client.cfg.Arena.GetList(soon(t), 64<<10, buffer.Anonymous)
 		require.NoError(t, err)
 		defer l.Release()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/argonaut-rdma/argonaut/buffer"
+	"github.com/argonaut-rdma/argonaut/messenger/internal/session"
 )
 
 // CanGrant reports whether Grant works on this connection now: it is open, and
@@ -71,8 +72,8 @@ func (c *Connection) bulk() (transport, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.link == nil {
-		if c.state == StateConnecting {
-			return nil, fmt.Errorf("%w: not connected yet, see Ready", ErrNotSupported)
+		if c.session.State != session.Closed {
+			return nil, fmt.Errorf("%w: not connected now, see Ready", ErrNotSupported)
 		}
 		return nil, c.closedErr()
 	}

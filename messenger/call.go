@@ -22,7 +22,7 @@ var callPool = sync.Pool{New: func() any { return &call{ch: make(chan *Message, 
 func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
 	k := callPool.Get().(*call)
 	c.mu.Lock()
-	if c.calls == nil || c.refuse {
+	if c.calls == nil || c.refuse || c.mute {
 		err := c.closedErr()
 		c.mu.Unlock()
 		callPool.Put(k)
@@ -134,7 +134,7 @@ func (c *Connection) queueOwn(m *Message) error {
 		return ErrNotSupported
 	}
 	m.Priority = PriorityHigh
-	c.queue.push(entry{kind: entryMessage, m: m, size: m.size()})
+	c.queue.push(entry{kind: entryMessage, m: m, size: m.size(), bound: m.Type != typeCancel})
 	c.kick()
 	return nil
 }

@@ -3,7 +3,6 @@ package messenger
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -739,7 +738,4 @@ func TestConfigRefusals(t *testing.T) {
 	_, err = m.ConnectTo(OSD, AddrVec{{URL: "127.0.0.1:1"}})
 	require.ErrorIs(t, err, ErrInvalid)
 	require.ErrorIs(t, m.Bind(soon(t), AddrVec{{URL: "iwarp://127.0.0.1:0"}}), ErrInvalid)
-	m.SetPolicy(OSD, LosslessPeer())
-	_, err = m.ConnectTo(OSD, AddrVec{{URL: "tcp://127.0.0.1:1"}})
-	require.True(t, errors.Is(err, ErrNotSupported))
 }

@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"net"
 	"time"
 
 	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
+	"github.com/argonaut-rdma/argonaut/messenger/internal/session"
 )
 
 // errRefused marks that nobody listens at the peer's address.
@@ -16,85 +17,229 @@ type errRefused struct{ err error }
 func (e errRefused) Error() string { return e.err.Error() }
 func (e errRefused) Unwrap() error { return e.err }
 
-// ConnectTo returns the connection to the peer of type t at addrs: one that
-// exists, or a new one. It does not block; messages may be sent at once and wait
-// for the connection to be ready. The addresses are tried in order, as far as
-// their transports exist here. Errors: ErrClosed, ErrInvalid, ErrNotSupported (a
-// lossless policy).
+// ConnectTo returns the connection to the peer of type t that has addrs: one
+// that exists, whoever has opened it, or a new one; the loopback for an address
+// of our own. It does not block; messages may be sent at once and wait for the
+// connection to be ready. Of the addresses the ones whose transports exist here
+// are tried, RDMA before tcp, in the order of Config.Transports, then in the
+// order given. Errors: ErrClosed, ErrInvalid.
 func (m *Messenger) ConnectTo(t EntityType, addrs AddrVec) (*Connection, error) {
-	p := m.policyFor(t, false)
-	if !p.Lossy {
-		return nil, fmt.Errorf("%w: lossless sessions are not built yet", ErrNotSupported)
-	}
-	var usable AddrVec
+	return m.connectTo(t, addrs, false)
+}
+
+// ConnectAnonymous is ConnectTo for a connection that nobody else gets: always a
+// new one. It is for lossy policies, and servers that do not register clients:
+// others know one session per peer.
+func (m *Messenger) ConnectAnonymous(t EntityType, addrs AddrVec) (*Connection, error) {
+	return m.connectTo(t, addrs, true)
+}
+
+func (m *Messenger) connectTo(t EntityType, addrs AddrVec, anonymous bool) (*Connection, error) {
 	for _, a := range addrs {
 		if _, err := ParseAddr(a.URL); err != nil {
 			return nil, err
 		}
-		if a.Scheme() == SchemeTCP || m.endpoints[a.Scheme()] != nil {
-			usable = append(usable, a)
-		}
 	}
+	usable := m.usable(addrs)
 	if len(usable) == 0 {
 		return nil, fmt.Errorf("%w: no transport for any of %v", ErrInvalid, addrs)
 	}
-	var key strings.Builder
-	fmt.Fprintf(&key, "to %v %v", t, usable)
-
+	p := m.policyFor(t, false)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closing.Load() {
 		return nil, ErrClosed
 	}
-	if c := m.outgoing[key.String()]; c != nil {
-		return c, nil
+	if !anonymous {
+		if t == m.cfg.Name.Type && m.isOwn(addrs) {
+			return m.loop, nil
+		}
+		if c := m.known(t, usable); c != nil {
+			return c, nil
+		}
 	}
 	c := m.newConnection(t, p)
-	c.key, c.dial = key.String(), usable
-	m.outgoing[c.key] = c
+	c.anonymous = anonymous
+	c.setDial(usable)
+	if usable[0].Scheme() != addrs[0].Scheme() && usable[0].Scheme() == SchemeTCP {
+		m.n.fallbacks[fallbackNoTransport].Add(1)
+	}
+	m.register(c, usable)
 	m.connections[c] = struct{}{}
-	m.wg.Add(1)
-	go m.connect(c) // ends with the connection, on RDMA once it is open
+	c.mu.Lock()
+	c.startConnecting()
+	c.mu.Unlock()
 	return c, nil
 }
 
-// connect tries the addresses of c until it is open or closed, and reads its
-// stream.
+// known returns the session with a peer at one of addrs, whose nonces need not
+// be known. m.mu is held.
+func (m *Messenger) known(t EntityType, addrs AddrVec) *Connection {
+	if c := m.lookup(t, addrs); c != nil {
+		return c
+	}
+	for k, c := range m.peers {
+		for _, a := range addrs {
+			if k.t == t && k.a.URL == a.URL && a.Nonce == 0 {
+				return c
+			}
+		}
+	}
+	return nil
+}
+
+// isOwn reports whether one of addrs is ours. m.mu is held.
+func (m *Messenger) isOwn(addrs AddrVec) bool {
+	for _, a := range addrs {
+		for _, b := range m.bound {
+			if a.URL == b.URL && (a.Nonce == b.Nonce || a.Nonce == 0) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// usable is the addresses that can be dialed from here, the best first.
+func (m *Messenger) usable(addrs AddrVec) (v AddrVec) {
+	for _, t := range m.cfg.Transports {
+		for _, a := range addrs {
+			if a.Scheme() == t.Scheme && m.endpoints[t.Scheme] != nil && dialable(a) {
+				v = append(v, a)
+			}
+		}
+	}
+	for _, a := range addrs {
+		if a.Scheme() == SchemeTCP && dialable(a) {
+			v = append(v, a)
+		}
+	}
+	return v
+}
+
+// dialable: who is not bound has port 0.
+func dialable(a EntityAddr) bool {
+	_, port, err := net.SplitHostPort(a.HostPort())
+	return err == nil && port != "0"
+}
+
+// setDial tells a new connection where its peer listens.
+func (c *Connection) setDial(addrs AddrVec) {
+	c.dial = addrs
+	c.session.Dialable = len(addrs) > 0
+}
+
+// startConnecting has connect run, or look again. c.mu is held.
+func (c *Connection) startConnecting() {
+	if c.connecting {
+		select {
+		case c.wake <- struct{}{}:
+		default:
+		}
+		return
+	}
+	c.connecting = true
+	c.m.wg.Add(1)
+	go c.m.connect(c) // ends when the session does not connect any more
+}
+
+// connect tries the addresses of c as long as its session is connecting.
 func (m *Messenger) connect(c *Connection) {
 	defer m.wg.Done()
-	pause := m.cfg.BackoffMin
 	for {
-		for _, a := range c.dial {
-			err := m.connectOnce(c, a)
-			if err == nil || c.ctx.Err() != nil {
-				return
-			}
-			m.log.Debug("connecting failed", "peer", a.URL, "err", err)
-			c.attemptFailed(err)
-			if errors.As(err, new(errRefused)) {
-				c.strand.push(event{kind: eventRefused})
-			}
-			if permanent(err) {
-				c.mu.Lock()
-				if c.state == StateClosed {
-					c.mu.Unlock()
-					return
-				}
-				c.close(err)
-				m.n.faults.Add(1)
-				c.strand.push(event{kind: eventReset})
-				return
-			}
+		c.mu.Lock()
+		if s := c.session.State; (s != session.Connecting && s != session.Wait) || c.claim != nil {
+			c.connecting = false
+			c.mu.Unlock()
+			return
+		}
+		pause, addrs := time.Until(c.due), c.dial
+		c.mu.Unlock()
+		if pause <= 0 {
+			m.round(c, addrs)
+			continue
 		}
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
+		case <-c.wake:
 		case <-c.ctx.Done():
-			timer.Stop()
+		}
+		timer.Stop()
+	}
+}
+
+// round tries each address once.
+func (m *Messenger) round(c *Connection, addrs AddrVec) {
+	var last *link
+	var err error
+	for i, a := range addrs {
+		l := m.newLink(a.Scheme(), a.HostPort(), false)
+		if !m.admitLink(l) {
+			err = ErrClosed
+			break
+		}
+		c.mu.Lock()
+		if c.session.State != session.Connecting || c.claim != nil {
+			c.mu.Unlock()
+			l.drop()
 			return
 		}
-		pause = min(2*pause, m.cfg.BackoffMax)
+		c.attempt = l
+		c.mu.Unlock()
+		l.owner.Store(c)
+		m.n.attempts.Add(1)
+		if err = m.connectOnce(c, l, a); err == nil {
+			return
+		}
+		c.mu.Lock()
+		replaced, stop := c.attempt != l, c.session.State != session.Connecting
+		c.mu.Unlock()
+		if replaced {
+			return
+		}
+		last = l
+		m.log.Debug("connecting failed", "peer", a.URL, "err", err)
+		if errors.As(err, new(errRefused)) {
+			c.strand.push(event{kind: eventRefused})
+		}
+		if stop {
+			break
+		}
+		if i+1 < len(addrs) {
+			m.n.fallbacks[fallbackReason(err)].Add(1)
+		}
 	}
+	c.attemptFailed(last, err)
+}
+
+// attemptFailed notes why a round of attempts has failed; connect goes on,
+// unless that is of no use.
+func (c *Connection) attemptFailed(l *link, err error) {
+	c.mu.Lock()
+	if c.session.State == session.Closed || c.attempt != l {
+		c.mu.Unlock()
+		return
+	}
+	c.attempt = nil
+	open := c.session.State == session.Open // the server had agreed
+	if permanent(err) && !c.lossless() {
+		c.close(err)
+		c.m.n.faults.Add(1)
+		c.strand.push(event{kind: eventReset})
+		return
+	}
+	if open || l == nil {
+		c.fault(err)
+		return
+	}
+	c.err = err
+	c.due = c.session.Fault(time.Now(), c.pending()).At
+	if c.refuse && errors.As(err, new(errRefused)) {
+		c.gaveUp = true // shutting down, and nobody is there
+	}
+	c.wakeFlushed()
+	c.mu.Unlock()
 }
 
 // permanent reports whether trying again would fail the same way: what is there
@@ -104,13 +249,27 @@ func permanent(err error) bool {
 		(errors.Is(err, ErrProtocol) && !errors.Is(err, msgr2.ErrChecksum))
 }
 
-// connectOnce makes one attempt. On a stream nil means that the connection was
-// open and has ended.
-func (m *Messenger) connectOnce(c *Connection, a EntityAddr) error {
-	l := m.newLink(a.Scheme(), a.HostPort(), false)
-	if !m.admitLink(l) {
-		return ErrClosed
+// Why the next address was tried.
+const (
+	fallbackRefused = iota
+	fallbackTimeout
+	fallbackOther
+	fallbackNoTransport
+	fallbackReasons
+)
+
+func fallbackReason(err error) int {
+	switch {
+	case errors.As(err, new(errRefused)):
+		return fallbackRefused
+	case errors.Is(err, ErrTimeout), errors.Is(err, context.DeadlineExceeded):
+		return fallbackTimeout
 	}
+	return fallbackOther
+}
+
+// connectOnce makes one attempt. nil: the connection is open, or was.
+func (m *Messenger) connectOnce(c *Connection, l *link, a EntityAddr) error {
 	stop := context.AfterFunc(c.ctx, func() { l.drop() })
 	defer stop()
 	var err error
@@ -145,7 +304,6 @@ func (m *Messenger) dialStream(c *Connection, l *link, a EntityAddr) error {
 	if !l.attach(t, cancel) {
 		return l.failure()
 	}
-	l.owner.Store(c)
 	// The address is a name perhaps; the peer knows itself by number.
 	target := seenAddr(nc.RemoteAddr())
 	target.Nonce = a.Nonce
@@ -153,6 +311,10 @@ func (m *Messenger) dialStream(c *Connection, l *link, a EntityAddr) error {
 	if err := l.handshakeStream(t, l.params(c, seen, target)); err != nil {
 		return err
 	}
-	l.readStream(ctx, t)
+	m.wg.Add(1)
+	go func() { // ends with the link
+		defer m.wg.Done()
+		l.readStream(ctx, t)
+	}()
 	return nil
 }

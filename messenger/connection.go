@@ -7,6 +7,9 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
+	"github.com/argonaut-rdma/argonaut/messenger/internal/session"
 )
 
 // State is where a Connection stands.
@@ -38,46 +41,71 @@ func (s State) String() string {
 // use, and may be called from handlers. After it has closed every call that
 // needs the peer fails with an error that wraps Err.
 type Connection struct {
-	m        *Messenger
-	peerType EntityType
-	incoming bool
-	loop     bool    // the loopback
-	key      string  // of an outgoing one in Messenger.outgoing
-	dial     AddrVec // where an outgoing one connects to
-	strand   strand
-	ctx      context.Context // the handlers'; ends with the connection
-	cancel   context.CancelFunc
-	drainFn  func() // c.drain, made once
-	opened   chan struct{}
+	m         *Messenger
+	peerType  EntityType
+	loop      bool // the loopback
+	anonymous bool
+	keys      []peerKey // its places in Messenger.peers; guarded by Messenger.mu
+	strand    strand
+	ctx       context.Context // the handlers'; ends with the connection
+	cancel    context.CancelFunc
+	drainFn   func()        // c.drain, made once
+	wake      chan struct{} // capacity 1: connect is to look again
+	ackTimer  *time.Timer   // acknowledges what nothing else has
 
-	mu       sync.Mutex
-	policy   Policy
-	state    State
-	err      error
-	link     *link // not nil: open
-	session  session
-	queue    sendQueue
-	draining bool // a goroutine runs drain
-	refuse   bool // no new sends: shutting down
-	down     bool // marked down: nothing is dispatched any more
-	scratch  []byte
-	front    []byte
-	waiting  ring[*sendWaiter] // for room in the queue
-	flushed  []chan struct{}   // waits for the queue to be empty
-	calls    map[uint64]*call
-	serving  map[uint64]*Message // calls of the peer that are being handled
-	lastTID  uint64
-	peer     EntityName
-	addrs    AddrVec
-	features uint64
-	ackedAt  time.Time // the stamp of the last keepalive that was answered
-	user     any
+	// recvMu is held from the numbering of a received message until it has been
+	// dispatched, so that the order stays when a new transport takes over.
+	recvMu sync.Mutex
+
+	mu         sync.Mutex
+	policy     Policy
+	dial       AddrVec // where to connect to, the best first
+	session    session.Session
+	err        error
+	link       *link // not nil: open
+	attempt    *link // to the peer, not yet open
+	claim      *link // from the peer, being taken in
+	connecting bool  // connect runs
+	due        time.Time
+	wanted     int           // calls that wait for the connection to be open
+	ready      chan struct{} // closed while open, and when closed
+	isReady    bool
+	gaveUp     bool // shutting down: nobody is at the peer's address
+	queue      sendQueue
+	sent       ring[entry] // lossless: sent, not acknowledged
+	replay     ring[entry] // to be sent again, before the queue
+	kept       int64       // bytes in sent and replay
+	draining   bool        // a goroutine runs drain
+	refuse     bool        // no new sends but replies: shutting down
+	mute       bool        // no new sends at all
+	down       bool        // marked down: nothing is dispatched any more
+	scratch    []byte
+	front      []byte
+	ackFrame   msgr2.Ack
+	ackQueued  bool              // an ACK waits to be sent
+	ackArmed   bool              // ackTimer runs
+	unacked    int               // messages received that the peer has not been told of
+	unackedB   int64             // their bytes
+	waiting    ring[*sendWaiter] // for room in the queue
+	flushed    []chan struct{}   // waits for the queue to be empty
+	calls      map[uint64]*call
+	serving    map[uint64]*Message // calls of the peer that are being handled
+	lastTID    uint64
+	peer       EntityName
+	verified   EntityName // as authentication has it
+	addrs      AddrVec
+	features   uint64
+	ackedAt    time.Time // the stamp of the last keepalive that was answered
+	reconnects uint64
+	resets     uint64
+	user       any
 }
 
 func (m *Messenger) newConnection(t EntityType, p Policy) *Connection {
 	c := &Connection{
-		m: m, peerType: t, policy: p.withDefaults(), opened: make(chan struct{}),
-		peer: EntityName{t, -1}, calls: map[uint64]*call{}, serving: map[uint64]*Message{},
+		m: m, peerType: t, policy: p.withDefaults(), ready: make(chan struct{}), wake: make(chan struct{}, 1),
+		peer: EntityName{t, -1}, verified: EntityName{t, -1}, calls: map[uint64]*call{}, serving: map[uint64]*Message{},
+		session: session.Session{Policy: p.rules(), BackoffMin: m.cfg.BackoffMin, BackoffMax: m.cfg.BackoffMax},
 	}
 	c.strand.ex, c.strand.handle = m.ex, c.handle
 	c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -85,89 +113,126 @@ func (m *Messenger) newConnection(t EntityType, p Policy) *Connection {
 	return c
 }
 
-// open makes l the connection's transport. It is called before the link's first
-// message is read.
+// open makes l, whose handshake has ended, the connection's transport. It is
+// called before the link's first message is read.
 func (c *Connection) open(l *link, r *hsResult) {
 	c.mu.Lock()
-	if c.state == StateClosed {
+	switch {
+	case c.session.State != session.Closed && c.claim == l:
+		c.session.TakenIn()
+		c.claim = nil
+	case c.session.State == session.Open && c.attempt == l:
+		c.attempt = nil
+	default: // another one has taken its place
 		c.mu.Unlock()
 		l.drop()
 		return
 	}
-	c.state, c.link, c.err = StateOpen, l, nil
-	c.peer, c.features = r.peer, r.features
-	c.addrs = nil
-	for _, a := range r.addrs {
-		c.addrs = append(c.addrs, fromWire(a))
+	c.link, c.err = l, nil
+	c.policy.Lossy = c.session.Policy.Lossy
+	if !r.resumed {
+		c.peer, c.verified, c.features, c.addrs = r.peer, r.verified, r.features, r.addrs
+	} else {
+		c.reconnects++
+		c.m.n.reconnects.Add(1)
 	}
-	c.session = session{lossy: c.policy.Lossy}
-	close(c.opened)
+	c.unacked, c.unackedB, c.ackQueued = 0, 0, false
+	c.setReady(true)
 	c.kick()
 	c.mu.Unlock()
 	c.m.n.created.Add(1)
-	if c.incoming {
+	if l.incoming {
 		c.strand.push(event{kind: eventAccept})
 	} else {
 		c.strand.push(event{kind: eventConnect})
 	}
 }
 
-// lost tells the session that its link has ended.
+// setReady wakes who waits for the connection to be open, or has them wait.
+// c.mu is held.
+func (c *Connection) setReady(ready bool) {
+	if ready == c.isReady {
+		return
+	}
+	if c.isReady = ready; ready {
+		close(c.ready)
+	} else {
+		c.ready = make(chan struct{})
+	}
+}
+
+// lost tells the session that a link of its has ended.
 func (c *Connection) lost(l *link, err error) {
 	c.mu.Lock()
-	if c.state == StateClosed || c.link != l {
+	switch {
+	case c.session.State == session.Closed:
+		c.mu.Unlock()
+		return
+	case c.link == l:
+		c.link = nil
+	case c.claim == l:
+		c.claim = nil
+	default: // an attempt of ours, connect knows; or one that was replaced
 		c.mu.Unlock()
 		return
 	}
-	// Every session is lossy so far: with its transport it is over.
-	quiet := c.refuse // shutting down: not a fault
-	c.close(err)
-	if !quiet {
+	c.fault(err)
+}
+
+// fault has the session decide what the loss of its transport leads to. It is
+// called with c.mu locked, and unlocks it.
+func (c *Connection) fault(err error) {
+	stale := c.requeue()
+	next := c.session.Fault(time.Now(), c.pending())
+	switch next.Action {
+	case session.GoReset, session.GoAway:
+		quiet := c.refuse || next.Action == session.GoAway // shutting down: not a fault
+		c.close(err)
+		if !quiet {
+			c.m.n.faults.Add(1)
+			c.strand.push(event{kind: eventReset})
+		}
+	default:
+		c.err = err
+		c.setReady(false)
+		c.due = next.At
+		if next.Action == session.GoConnect {
+			c.startConnecting()
+		}
+		c.wakeFlushed()
+		c.mu.Unlock()
 		c.m.n.faults.Add(1)
-		c.strand.push(event{kind: eventReset})
 	}
+	releaseAll(stale)
 }
 
 // close ends the session for good. It is called with c.mu locked, and unlocks
 // it.
 func (c *Connection) close(err error) {
-	wasConnecting := c.state == StateConnecting
-	c.state, c.err, c.link = StateClosed, err, nil
-	var dropped []*Message
-	for {
-		e, ok := c.queue.pop()
-		if !ok {
-			break
-		}
-		if e.m != nil {
-			dropped = append(dropped, e.m)
-		}
-	}
+	c.session.Close()
+	links := [...]*link{c.link, c.attempt, c.claim}
+	c.err, c.link, c.attempt, c.claim = err, nil, nil, nil
+	dropped := c.dropAll()
 	calls := c.calls
 	c.calls = nil
+	if c.ackTimer != nil {
+		c.ackTimer.Stop()
+	}
 	c.wakeSenders()
 	c.wakeFlushed()
-	if wasConnecting {
-		close(c.opened)
-	}
+	c.setReady(true)
 	c.mu.Unlock()
 	c.cancel()
-	for _, m := range dropped {
-		m.Release()
+	for _, l := range links {
+		if l != nil {
+			l.drop()
+		}
 	}
+	releaseAll(dropped)
 	for _, k := range calls {
 		k.ch <- nil
 	}
 	c.m.closed(c)
-}
-
-// attemptFailed notes why an attempt to connect has failed; connect goes on.
-func (c *Connection) attemptFailed(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.state == StateConnecting {
-		c.err = err
-	}
 }
 
 // closedErr is what calls return after the end. c.mu is held.
@@ -181,34 +246,52 @@ func (c *Connection) closedErr() error {
 
 // Ready blocks until the connection is open, has closed (its error is returned)
 // or ctx ends: the error then wraps ctx's and says what the last attempt to
-// connect failed with.
+// connect failed with. It takes a connection out of standby.
 func (c *Connection) Ready(ctx context.Context) error {
-	select {
-	case <-c.opened:
-	case <-ctx.Done():
-		return c.withLast(ctx.Err())
-	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.state == StateClosed {
-		return c.closedErr()
+	c.wanted++
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.wanted--
+	}()
+	for {
+		if c.session.State == session.Closed {
+			defer c.mu.Unlock()
+			return c.closedErr()
+		}
+		if c.link != nil || c.loop {
+			c.mu.Unlock()
+			return nil
+		}
+		c.leaveStandby()
+		ready := c.ready
+		c.mu.Unlock()
+		select {
+		case <-ready:
+		case <-ctx.Done():
+			return c.withLast(ctx.Err())
+		}
+		c.mu.Lock()
 	}
-	return nil
 }
 
 // withLast adds the failure of the last attempt to connect to err.
 func (c *Connection) withLast(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state == StateConnecting && c.err != nil {
+	if c.state() == StateConnecting && c.err != nil {
 		return fmt.Errorf("%w; still connecting: %w", err, c.err)
 	}
 	return err
 }
 
-// SendKeepalive asks the peer for a sign of life. It does not block; see
-// LastKeepaliveAck.
+// SendKeepalive asks the peer for a sign of life, and takes a connection out of
+// standby. It does not block; see LastKeepaliveAck.
 func (c *Connection) SendKeepalive() {
+	c.mu.Lock()
+	c.leaveStandby()
+	c.mu.Unlock()
 	c.sendControl(entry{kind: entryKeepalive, since: time.Now()})
 }
 
@@ -227,32 +310,35 @@ func (c *Connection) keepaliveAcked(stamp time.Time) {
 	}
 }
 
-// MarkDown ends the connection at once, by our own will: what is queued is
-// dropped, and no reset callback comes. It does not block; handlers that run
-// finish.
+// MarkDown ends the connection at once, by our own will: what is queued, or has
+// not been acknowledged, is dropped, and no reset callback comes. It does not
+// block; handlers that run finish. The peer of a lossless session learns of it
+// when it connects again, where its policy checks resets (HandleRemoteReset).
 func (c *Connection) MarkDown() {
 	if c.loop {
 		return
 	}
 	c.mu.Lock()
-	if c.state == StateClosed {
-		c.down = true
+	c.down = true
+	if c.session.State == session.Closed {
 		c.mu.Unlock()
 		return
 	}
-	c.down = true
-	l := c.link
 	c.close(ErrClosed)
-	if l != nil {
-		l.drop()
-	}
 }
 
 // MarkDisposable makes the session lossy: with the next fault it is over.
 func (c *Connection) MarkDisposable() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.policy.Lossy = true
+	c.policy.Lossy, c.session.Policy.Lossy = true, true
+	var kept []*Message // nobody will want them again
+	for c.sent.n > 0 {
+		e, _ := c.sent.pop()
+		kept = append(kept, c.unkeep(&e))
+	}
+	c.wakeFlushed()
+	c.mu.Unlock()
+	releaseAll(kept)
 }
 
 func (c *Connection) policyNow() Policy {
@@ -291,11 +377,24 @@ func (c *Connection) Messenger() *Messenger { return c.m }
 func (c *Connection) State() State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.state
+	return c.state()
 }
 
-// Err is why the connection has closed, or why the last attempt to connect
-// failed, or nil.
+// state is State. c.mu is held.
+func (c *Connection) state() State {
+	switch c.session.State {
+	case session.Open:
+		return StateOpen
+	case session.Standby:
+		return StateStandby
+	case session.Closed:
+		return StateClosed
+	}
+	return StateConnecting
+}
+
+// Err is why the connection has closed, or why its last transport, or attempt to
+// connect, failed, or nil.
 func (c *Connection) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -307,9 +406,10 @@ func (c *Connection) Stats() ConnStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := ConnStats{
-		State: c.state, QueuedMessages: c.queue.messages, QueuedBytes: c.queue.bytes,
-		Undispatched: c.strand.len(), OutSeq: c.session.outSeq, InSeq: c.session.inSeq,
-		LastKeepaliveAck: c.ackedAt,
+		State: c.state(), QueuedMessages: c.queue.messages, QueuedBytes: c.queue.bytes,
+		UnackedMessages: c.sent.n + c.replay.n, UnackedBytes: c.kept,
+		Undispatched: c.strand.len(), OutSeq: c.session.OutSeq, InSeq: c.session.InSeq,
+		Reconnects: c.reconnects, RemoteResets: c.resets, LastKeepaliveAck: c.ackedAt,
 	}
 	if t := c.queue.oldest(); !t.IsZero() {
 		s.OldestQueued = time.Since(t)

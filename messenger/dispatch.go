@@ -3,8 +3,10 @@ package messenger
 import (
 	"fmt"
 	"runtime/debug"
+	"time"
 
 	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
+	"github.com/argonaut-rdma/argonaut/messenger/internal/session"
 )
 
 // receive takes a complete message from the link's reader: it numbers it,
@@ -14,21 +16,32 @@ func (l *link) receive(h *msgr2.Header, m *Message) {
 	l.touch(true)
 	m.Conn = c
 	size := m.size()
-	c.mu.Lock()
-	v, needAck := c.session.receive(h.Seq, h.AckSeq)
-	down := c.state == StateClosed
-	c.mu.Unlock()
 	n := &c.m.n
-	if v == duplicate || down {
-		if v == duplicate {
-			n.duplicates.Add(1)
-		}
+	var batch [ackBatch]*Message
+	c.recvMu.Lock()
+	defer c.recvMu.Unlock()
+	c.mu.Lock()
+	if c.link != l { // closed, or another transport has taken over
+		c.mu.Unlock()
 		m.Release()
 		return
 	}
+	v := c.session.Receive(h.Seq, h.AckSeq)
+	acked := c.acked(&batch)
+	ackNow := v != session.Duplicate && c.received(size)
+	c.mu.Unlock()
+	c.releaseAcked(&batch, acked)
+	switch v {
+	case session.Duplicate:
+		n.duplicates.Add(1)
+		m.Release()
+		return
+	case session.Skipped:
+		n.skipped.Add(1)
+	}
 	n.received.Add(1)
 	n.bytesReceived.Add(uint64(size))
-	if needAck {
+	if ackNow {
 		c.acknowledge()
 	}
 	if l.own != 0 && m.Type >= ReservedTypes {
@@ -38,14 +51,46 @@ func (l *link) receive(h *msgr2.Header, m *Message) {
 	c.dispatch(m, l.own != 0)
 }
 
-// acknowledge tells the peer what has been received, if no message does so
-// first.
+const (
+	// ackEvery and ackBytes are how many messages and bytes are received before
+	// the peer is told at once; ackDelay is how long it waits to be told
+	// otherwise, in the hope that a message does.
+	ackEvery = 16
+	ackBytes = 1 << 20
+	ackDelay = 2 * time.Millisecond
+)
+
+// received counts a message that the peer is to be told of. true: now. c.mu is
+// held.
+func (c *Connection) received(size int64) (now bool) {
+	if !c.session.AckDue() {
+		return false
+	}
+	c.unacked++
+	c.unackedB += size
+	if c.unacked >= ackEvery || c.unackedB >= ackBytes {
+		return true
+	}
+	if !c.ackArmed {
+		c.ackArmed = true
+		if c.ackTimer == nil {
+			c.ackTimer = time.AfterFunc(ackDelay, c.acknowledge) // stopped by close
+		} else {
+			c.ackTimer.Reset(ackDelay)
+		}
+	}
+	return false
+}
+
+// acknowledge tells the peer what has been received, if no message has done so.
 func (c *Connection) acknowledge() {
 	c.mu.Lock()
-	seq := c.session.ack()
+	c.ackArmed = false
+	due := c.link != nil && !c.ackQueued && c.session.AckDue()
+	c.ackQueued = c.ackQueued || due
 	c.mu.Unlock()
-	if seq != 0 {
-		c.sendControl(entry{kind: entryAck, seq: seq})
+	if due {
+		c.sendControl(entry{kind: entryAck})
 	}
 }
 
@@ -162,14 +207,14 @@ func (c *Connection) panicked(r any) {
 // deliverLocally is Send on the loopback: the message arrives here.
 func (c *Connection) deliverLocally(m *Message, p purpose) (bool, error) {
 	c.mu.Lock()
-	if c.state == StateClosed || c.refuse {
+	if c.session.State == session.Closed || c.refused(p) {
 		err := c.closedErr()
 		c.mu.Unlock()
 		return false, err
 	}
-	c.session.outSeq++
-	c.session.inSeq++
-	seq := c.session.inSeq
+	c.session.OutSeq++
+	c.session.InSeq++
+	seq := c.session.InSeq
 	c.mu.Unlock()
 	if m.cancel != nil { // a call that is sent on: it is another one now
 		m.Conn.served(m)

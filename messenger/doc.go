@@ -10,8 +10,13 @@
 //	reply, err := c.Call(ctx, msg)
 //	err = m.Shutdown(ctx)
 //
-// Lossy sessions are built: what was not delivered when a transport fails is
-// lost, and HandleReset says so. Lossless ones are refused with ErrNotSupported.
+// A lossy session ends with its transport: what was not delivered is lost, and
+// HandleReset says so. A lossless one goes on, on another transport of the same
+// peer where there are several: every message is delivered once and in order,
+// until one side drops the session (MarkDown, a restart), which the other learns
+// by HandleRemoteReset. What has been sent stays referenced, payload included,
+// until the peer has acknowledged it (ConnStats.UnackedBytes).
+//
 // Authentication is AuthNone or what a user plugs in; frames are protected
 // against accidents (crc mode), not against attackers.
 //
@@ -28,11 +33,11 @@
 //
 // # Goroutines
 //
-//   - One per stream connection: it dials or is accepted, runs the handshake,
-//     then reads. It ends with the connection. FastDispatch runs here.
-//   - One per outgoing RDMA connection, until the handshake has ended. Incoming
-//     ones, and all reading, run on the pollers of package conn, where
-//     FastDispatch runs then.
+//   - One per session that connects, while it does: it dials, runs the handshake
+//     of a stream, and waits out pauses.
+//   - One per stream transport: it runs the handshake of one that was accepted,
+//     then reads. It ends with the transport. FastDispatch runs here. All reading
+//     of RDMA, and its handshakes, run on the pollers of package conn.
 //   - One per connection that has something queued: it sends until the queue is
 //     empty. On RDMA it exists only when a message could not be sent by its
 //     caller at once.
@@ -47,7 +52,8 @@
 // Messenger.mu before Connection.mu before link.mu; Connection.mu before
 // strand.mu, before the mu of a transport's bulk tables, and before conn's
 // locks. None is held while a Dispatcher runs or a Message is released, nor that
-// of a throttle while a waiter is woken.
+// of a throttle while a waiter is woken. Connection.recvMu comes before all of
+// them and is held while FastDispatch runs; only what receives takes it.
 //
 // # Errors
 //

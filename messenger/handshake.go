@@ -16,7 +16,9 @@ import (
 //	AUTH_REQUEST        ->            <-  AUTH_REPLY_MORE | AUTH_BAD_METHOD | AUTH_DONE, AUTH_SIGNATURE
 //	AUTH_REQUEST_MORE   ->
 //	AUTH_SIGNATURE      ->
-//	CLIENT_IDENT        ->            <-  SERVER_IDENT | IDENT_MISSING_FEATURES
+//	CLIENT_IDENT |                    <-  SERVER_IDENT | IDENT_MISSING_FEATURES | WAIT
+//	SESSION_RECONNECT   ->            <-  SESSION_RECONNECT_OK | SESSION_RESET | SESSION_RETRY |
+//	                                      SESSION_RETRY_GLOBAL | WAIT
 type handshake struct {
 	p    hsParams
 	at   hsPhase
@@ -29,6 +31,7 @@ type handshake struct {
 	method     int      // index in p.auth of the method in use
 	refused    []uint32 // client: methods that the peer would not have
 	tries      int
+	identTries int
 	authResult AuthResult
 	peerType   EntityType
 	learned    msgr2.Addr // we, as the peer sees us
@@ -47,21 +50,22 @@ type hsParams struct {
 	offered    uint64        // our banner features
 	auth       []Auth
 	remote     string
-	globalSeq  uint64
-	cookie     uint64
 	globalID   uint64
 	policy     func(EntityType) Policy // towards a peer of that type
 	acceptable func(target msgr2.Addr) bool
+	session    sessionSide
 }
 
 // hsResult is what both sides know at the end.
 type hsResult struct {
 	peer     EntityName
-	addrs    msgr2.AddrVec
-	features uint64 // of Ceph's, that both have
-	own      uint64 // of ours, that both have
-	lossy    bool   // the peer's side is
-	cookie   uint64
+	verified EntityName // as authentication has it
+	wire     msgr2.AddrVec
+	addrs    AddrVec // the same
+	features uint64  // of Ceph's, that both have
+	own      uint64  // of ours, that both have
+	lossy    bool    // the session is, as both know
+	resumed  bool    // an old session goes on: peer, addrs and features are its
 	globalID uint64
 	keys     AuthResult
 	policy   Policy

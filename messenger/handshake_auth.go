@@ -63,7 +63,7 @@ func (h *handshake) clientAuthFrame(f msgr2.Frame) ([][]byte, error) {
 			return nil, err
 		}
 		h.at = hsIdent
-		return h.frame(nil, h.clientIdent()), nil
+		return h.opening()
 	}
 	return nil, h.unexpected(f)
 }

@@ -28,7 +28,8 @@ var rewrite = flag.Bool("rewrite", false, "write the expectations of testdata/*.
 //	= ...                                how it ends (written by -rewrite)
 //
 // Keys of side: auth=none,key (methods), require=0x.., supported=0x..,
-// lossless, own (offer our own features).
+// lossless, own (offer our own features); of the session that is there:
+// state=.., cc=.., sc=.. (cookies), cs=, pgs=, out=, in=.
 func TestHandshakeScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/handshake/*.txt")
 	require.NoError(t, err)
@@ -62,8 +63,12 @@ func runScript(t *testing.T, script string) string {
 			ended = true
 		case h.done():
 			r := h.result
-			fmt.Fprintf(&out, "= open: peer=%v features=%#x own=%#x lossy=%v global_id=%d\n",
-				r.peer, r.features, r.own>>60, r.lossy, r.globalID)
+			if s := &h.p.session.(*scriptSession).s; r.resumed {
+				fmt.Fprintf(&out, "= open: goes on, sent=%d received=%d\n", s.Acked, s.InSeq)
+			} else {
+				fmt.Fprintf(&out, "= open: peer=%v features=%#x own=%#x lossy=%v global_id=%d\n",
+					r.peer, r.features, r.own>>60, r.lossy, r.globalID)
+			}
 			ended = true
 		}
 	}
@@ -121,7 +126,7 @@ func scriptParams(words []string) hsParams {
 	f := parseFields(words)
 	p := hsParams{
 		client: words[0] == "client", nonce: 11, seen: theirAddr, target: theirAddr, remote: "192.0.2.2:3300",
-		offered: msgr2.FeatureRevision1, globalSeq: 1, cookie: 77, globalID: 4100, auth: []Auth{AuthNone{}},
+		offered: msgr2.FeatureRevision1, globalID: 4100, auth: []Auth{AuthNone{}},
 	}
 	pol := StatelessServer()
 	p.name = EntityName{OSD, 3}
@@ -134,6 +139,7 @@ func scriptParams(words []string) hsParams {
 	pol.Lossy = !f.has("lossless")
 	pol.Supported, pol.Required = f.num("supported", 0), f.num("require", 0)
 	p.policy = func(EntityType) Policy { return pol }
+	p.session = newScriptSession(f, pol)
 	if f.has("own") {
 		p.offered |= ownFeatures
 	}
@@ -228,14 +234,25 @@ func scriptUnit(t *testing.T, words []string) []byte {
 			target.Port++
 		}
 		frame = &msgr2.ClientIdent{Addrs: msgr2.AddrVec{theirAddr}, Target: target, GID: int64(f.num("id", 9)),
-			Supported: f.num("supported", baseFeatures), Required: f.num("required", 0), Flags: f.num("flags", 1)}
+			Supported: f.num("supported", baseFeatures), Required: f.num("required", 0), Flags: f.num("flags", 1),
+			Cookie: f.num("cookie", 0), GlobalSeq: f.num("gs", 5)}
 	case "SERVER_IDENT":
 		frame = &msgr2.ServerIdent{Addrs: msgr2.AddrVec{theirAddr}, GID: int64(f.num("id", 0)),
-			Supported: f.num("supported", baseFeatures), Required: f.num("required", 0), Flags: f.num("flags", 1)}
+			Supported: f.num("supported", baseFeatures), Required: f.num("required", 0), Flags: f.num("flags", 1),
+			Cookie: f.num("cookie", 0)}
 	case "IDENT_MISSING_FEATURES":
 		frame = &msgr2.IdentMissingFeatures{Features: f.num("features", 1)}
 	case "SESSION_RECONNECT":
-		frame = &msgr2.SessionReconnect{Addrs: msgr2.AddrVec{theirAddr}, ClientCookie: 1, ServerCookie: 2}
+		frame = &msgr2.SessionReconnect{Addrs: msgr2.AddrVec{theirAddr}, ClientCookie: f.num("cc", 1), ServerCookie: f.num("sc", 2),
+			GlobalSeq: f.num("gs", 5), ConnectSeq: f.num("cs", 1), MsgSeq: f.num("msg", 0)}
+	case "SESSION_RECONNECT_OK":
+		frame = &msgr2.SessionReconnectOK{MsgSeq: f.num("msg", 0)}
+	case "SESSION_RESET":
+		frame = &msgr2.SessionReset{Full: f.has("full")}
+	case "SESSION_RETRY":
+		frame = &msgr2.SessionRetry{ConnectSeq: f.num("cs", 0)}
+	case "SESSION_RETRY_GLOBAL":
+		frame = &msgr2.SessionRetryGlobal{GlobalSeq: f.num("gs", 0)}
 	case "WAIT":
 		frame = &msgr2.Wait{}
 	default:

@@ -144,6 +144,21 @@ type pair struct {
 	resets         chan *Connection // the server's
 }
 
+// newPairOf is newPair with policies.
+func newPairOf(t testing.TB, scheme string, server, client Policy, sh *handler) *pair {
+	t.Helper()
+	p := &pair{server: newMessenger(t, Config{Name: EntityName{OSD, 0}}), client: newMessenger(t, Config{})}
+	p.server.SetPolicy(Client, server)
+	p.client.SetPolicy(OSD, client)
+	p.server.AddDispatcher(sh)
+	require.NoError(t, p.server.Bind(soon(t), anyAddr(scheme)))
+	var err error
+	p.c, err = p.client.ConnectTo(OSD, p.server.Addrs())
+	require.NoError(t, err)
+	require.NoError(t, p.c.Ready(soon(t)))
+	return p
+}
+
 func newPair(t testing.TB, scheme string, scfg, ccfg Config, sh, ch *handler) *pair {
 	t.Helper()
 	p := &pair{accepted: make(chan *Connection, 16), resets: make(chan *Connection, 16)}

@@ -59,11 +59,14 @@ type link struct {
 	remote   string
 	incoming bool
 	since    time.Time
-	ready    chan struct{} // closed when the handshake has ended, well or not
-	gone     chan struct{} // closed when the link has ended
+	// globalSeq numbers it among all that we have connected; that of the
+	// handshake's goroutine.
+	globalSeq uint64
+	ready     chan struct{} // closed when the handshake has ended, well or not
+	gone      chan struct{} // closed when the link has ended
 
-	// owner is the session that the link serves; nil during the handshake of
-	// an incoming one.
+	// owner is the session that the link serves; of an incoming one it is set
+	// when the session has been found.
 	owner atomic.Pointer[Connection]
 	// lastReceived, and lastUsed by anything but keepalives, in Unix
 	// nanoseconds.
@@ -92,7 +95,7 @@ type link struct {
 
 func (m *Messenger) newLink(scheme, remote string, incoming bool) *link {
 	l := &link{m: m, scheme: scheme, remote: remote, incoming: incoming,
-		since: time.Now(), ready: make(chan struct{}), gone: make(chan struct{})}
+		since: time.Now(), ready: make(chan struct{}), gone: make(chan struct{}), globalSeq: m.nextGlobalSeq(0)}
 	l.touch(true)
 	return l
 }
@@ -182,7 +185,7 @@ func (l *link) params(c *Connection, seen, target msgr2.Addr) hsParams {
 	p := hsParams{
 		client: c != nil, name: m.cfg.Name, nonce: m.cfg.Nonce, addrs: m.wireAddrs(),
 		seen: seen, target: target, offered: m.offered, auth: m.cfg.Auth, remote: l.remote,
-		globalSeq: m.globalSeq.Add(1), cookie: m.cookie(),
+		session: l,
 	}
 	if c != nil {
 		p.expect = c.peerType
@@ -205,10 +208,6 @@ func (l *link) established() error {
 	l.own = r.own
 	l.limit = l.m.throttlesFor(r.peer.Type, r.policy)
 	c := l.owner.Load()
-	if c == nil {
-		c = l.m.newConnection(r.peer.Type, r.policy)
-		c.incoming = true
-	}
 	l.mu.Lock()
 	if l.ended {
 		l.mu.Unlock()
@@ -216,8 +215,7 @@ func (l *link) established() error {
 	}
 	l.isOpen = true
 	l.mu.Unlock()
-	l.owner.Store(c)
-	l.m.opened(l)
+	l.m.opened(l, c, r)
 	c.open(l, r)
 	close(l.ready)
 	l.hs = nil
@@ -260,9 +258,7 @@ func (l *link) control(tag msgr2.Tag, payload []byte) error {
 			return err
 		}
 		l.touch(true)
-		c.mu.Lock()
-		c.session.acknowledged(f.Seq)
-		c.mu.Unlock()
+		c.acknowledged(l, f.Seq)
 	default:
 		return fmt.Errorf("%w: %v on an open session", ErrProtocol, tag)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/argonaut-rdma/argonaut/buffer"
 	"github.com/argonaut-rdma/argonaut/conn"
 	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
+	"github.com/argonaut-rdma/argonaut/messenger/internal/session"
 )
 
 // Messenger is one entity's end of all its sessions. All methods are safe for
@@ -51,8 +52,8 @@ type Messenger struct {
 	links       map[*link]struct{}
 	halfOpen    int
 	connections map[*Connection]struct{}
-	outgoing    map[string]*Connection
-	shut        chan struct{} // closed when Shutdown has ended
+	peers       map[peerKey]*Connection // by each address that is known
+	shut        chan struct{}           // closed when Shutdown has ended
 	shutting    bool
 }
 
@@ -68,6 +69,10 @@ type counters struct {
 	sent, received, bytesSent, bytesReceived             atomic.Uint64
 	fast, unhandled, duplicates, panics, throttleWaits   atomic.Uint64
 	checksumErrors                                       atomic.Uint64
+	attempts, reconnects, replayed, remoteResets         atomic.Uint64
+	retries, retriesGlobal, racesLost, skipped           atomic.Uint64
+	dropped                                              atomic.Uint64
+	fallbacks                                            [fallbackReasons]atomic.Uint64
 }
 
 // Defaults of Config.
@@ -173,17 +178,19 @@ func New(cfg Config) (*Messenger, error) {
 		ex:     ex, dispatchB: newThrottle(cfg.DispatchBytes),
 		endpoints: map[string]*conn.Endpoint{}, stop: make(chan struct{}),
 		policies: map[EntityType]Policy{}, perType: map[EntityType]*typeThrottles{},
-		links: map[*link]struct{}{}, connections: map[*Connection]struct{}{}, outgoing: map[string]*Connection{},
+		links: map[*link]struct{}{}, connections: map[*Connection]struct{}{}, peers: map[peerKey]*Connection{},
 		shut: make(chan struct{}),
 	}
 	if m.log == nil {
 		m.log = slog.New(slog.DiscardHandler)
 	}
 	m.epoch.Store(uint32(random64()))
+	// Later incarnations of an entity whose nonce is always the same, as a
+	// monitor's, go on from where the earlier ones have stopped.
+	m.globalSeq.Store(uint64(time.Now().UnixMilli()))
 	m.chain.Store(new([]Dispatcher))
 	m.loop = m.newConnection(cfg.Name.Type, LosslessPeer())
-	m.loop.loop, m.loop.state, m.loop.peer = true, StateOpen, cfg.Name
-	close(m.loop.opened)
+	m.loop.loop, m.loop.peer, m.loop.session.State = true, cfg.Name, session.Open
 	for _, t := range cfg.Transports {
 		ep, err := t.Open(m.connConfig(t.Scheme))
 		if err != nil {
@@ -230,9 +237,6 @@ func (m *Messenger) policyFor(t EntityType, incoming bool) Policy {
 		p = StatelessServer()
 	default:
 		p = LossyClient()
-	}
-	if incoming {
-		p.Lossy = true // lossless sessions are not built yet; see Policy.Lossy
 	}
 	return p
 }
@@ -328,32 +332,21 @@ func (m *Messenger) admitLink(l *link) bool {
 }
 
 // opened notes that a link's handshake has ended well.
-func (m *Messenger) opened(l *link) {
-	c := l.owner.Load()
+func (m *Messenger) opened(l *link, c *Connection, r *hsResult) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	if l.incoming {
 		m.halfOpen--
+		return
 	}
-	var old *Connection
-	if c.incoming {
-		m.connections[c] = struct{}{}
-		if c.policy.RegisterLossyClients && len(l.hs.result.addrs) > 0 {
-			old = m.register(c, &l.hs.result)
+	if _, live := m.connections[c]; !live || r.resumed {
+		return
+	}
+	for _, a := range r.addrs { // what the peer says its addresses are
+		if m.peers[peerKey{c.peerType, a}] == nil {
+			m.register(c, AddrVec{a})
 		}
 	}
-	m.mu.Unlock()
-	if old != nil {
-		old.MarkDown()
-	}
-}
-
-// register makes c the connection of its peer and returns the one that it
-// replaces. m.mu is held.
-func (m *Messenger) register(c *Connection, r *hsResult) (old *Connection) {
-	c.key = fmt.Sprintf("in %v %v", r.peer, r.addrs)
-	old = m.outgoing[c.key]
-	m.outgoing[c.key] = c
-	return old
 }
 
 // forget takes a link out, which has ended.
@@ -376,9 +369,7 @@ func (m *Messenger) closed(c *Connection) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.connections, c)
-	if c.key != "" && m.outgoing[c.key] == c {
-		delete(m.outgoing, c.key)
-	}
+	m.unregister(c)
 }
 
 // Stats returns the messenger's counters.
@@ -393,6 +384,11 @@ func (m *Messenger) Stats() Stats {
 		HandlerPanics: n.panics.Load(), ChecksumErrors: n.checksumErrors.Load(),
 		ThrottleWaits: n.throttleWaits.Load(), DispatchBytes: m.dispatchB.held(),
 		StrandOverflows: m.ex.overflows.Load(),
+		Attempts:        n.attempts.Load(), Reconnects: n.reconnects.Load(), Replayed: n.replayed.Load(),
+		RemoteResets: n.remoteResets.Load(), Retries: n.retries.Load(), RetriesGlobal: n.retriesGlobal.Load(),
+		RacesLost: n.racesLost.Load(), Skipped: n.skipped.Load(), Dropped: n.dropped.Load(),
+		FallbacksRefused: n.fallbacks[fallbackRefused].Load(), FallbacksTimeout: n.fallbacks[fallbackTimeout].Load(),
+		FallbacksOther: n.fallbacks[fallbackOther].Load(), FallbacksNoTransport: n.fallbacks[fallbackNoTransport].Load(),
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -403,6 +399,8 @@ func (m *Messenger) Stats() Stats {
 			s.Connecting++
 		case StateOpen:
 			s.Open++
+		case StateStandby:
+			s.Standby++
 		}
 	}
 	return s

@@ -4,9 +4,9 @@ package messenger
 // Ceph's seven by name; throttles and features are added to them.
 type Policy struct {
 	// Lossy: when the transport fails, the session is over (HandleReset).
-	// Otherwise it is resumed and no message is lost. Lossless sessions are not
-	// built yet: ConnectTo refuses them with ErrNotSupported, and a peer that
-	// asks for one gets a lossy session.
+	// Otherwise what was sent is kept until the peer has it, the session is
+	// resumed on another transport, and every message arrives once and in order,
+	// unless one side drops the session. A session is lossy if one side is.
 	Lossy bool
 	// Server: never connects to the peer on its own account.
 	Server bool

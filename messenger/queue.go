@@ -55,7 +55,8 @@ type entry struct {
 	m     *Message
 	size  int64
 	since time.Time // queued; or the stamp of a keepalive
-	seq   uint64    // of an ack
+	seq   uint64    // of a message that has been sent before, else 0
+	bound bool      // only makes sense on the present transport
 	purpose
 	// crc is the payload's checksum, if it has been computed.
 	crc    uint32
@@ -103,6 +104,24 @@ func (q *sendQueue) push(e entry) {
 	q.levels[i].ring.push(e)
 	q.messages++
 	q.bytes += e.size
+}
+
+// dropBound takes out what is bound to the transport.
+func (q *sendQueue) dropBound() (dropped []*Message) {
+	for i := range q.levels {
+		r := &q.levels[i].ring
+		for range r.n {
+			e, _ := r.pop()
+			if !e.bound {
+				r.push(e)
+				continue
+			}
+			q.messages--
+			q.bytes -= e.size
+			dropped = append(dropped, e.m)
+		}
+	}
+	return dropped
 }
 
 func (q *sendQueue) pop() (entry, bool) {

@@ -56,29 +56,6 @@ func TestRingIsAQueue(t *testing.T) {
 	})
 }
 
-func TestSessionNumbers(t *testing.T) {
-	s := session{}
-	seq, ack := s.send()
-	require.EqualValues(t, 1, seq)
-	require.Zero(t, ack)
-	v, need := s.receive(1, 1)
-	require.Equal(t, deliver, v)
-	require.True(t, need)
-	require.EqualValues(t, 1, s.acked)
-	require.EqualValues(t, 1, s.ack())
-	require.Zero(t, s.ack(), "told already")
-	v, _ = s.receive(1, 1)
-	require.Equal(t, duplicate, v)
-	v, _ = s.receive(5, 9)
-	require.Equal(t, deliver, v, "a gap")
-	require.EqualValues(t, 1, s.acked, "a peer can not acknowledge what was not sent")
-	_, ack = s.send()
-	require.EqualValues(t, 5, ack)
-	require.Zero(t, s.ack(), "the message told it")
-	s.lossy = true
-	_, need = s.receive(6, 0)
-	require.False(t, need)
-}
 
 func TestMessageReferences(t *testing.T) {
 	m := NewMessage(1)

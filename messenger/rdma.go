@@ -91,7 +91,6 @@ func (m *Messenger) dialRDMA(ctx context.Context, c *Connection, l *link, ep *co
 	}
 	target := a.toWire()
 	l.hs = newHandshake(l.params(c, target, target))
-	l.owner.Store(c)
 	cn, err := ep.DialUser(dial, a.HostPort(), l)
 	if err != nil {
 		// A *conn.RefusedError is the answer of one who does listen: busy, for

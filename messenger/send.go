@@ -10,6 +10,7 @@ import (
 
 	"github.com/argonaut-rdma/argonaut/buffer"
 	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
+	"github.com/argonaut-rdma/argonaut/messenger/internal/session"
 )
 
 // sendWaiter waits for room in a send queue.
@@ -17,8 +18,9 @@ type sendWaiter struct{ ch chan struct{} }
 
 var sendWaiters = sync.Pool{New: func() any { return &sendWaiter{ch: make(chan struct{}, 1)} }}
 
-// Send queues m; nil means queued or handed to the transport, not delivered. It
-// takes m. It blocks while the policy's queue limit is reached, until ctx ends:
+// Send queues m; nil means queued or handed to the transport, not delivered. A
+// lossless session keeps it until the peer has received it, and sends it again
+// where a transport fails. It takes m. It blocks while the policy's queue limit is reached, until ctx ends:
 // then nothing was sent. Messages of one priority are sent in the order of the
 // calls. Errors: ctx's, ErrTooLarge, ErrInvalid, or why the connection ended.
 func (c *Connection) Send(ctx context.Context, m *Message) error {
@@ -49,7 +51,7 @@ func (c *Connection) enqueue(ctx context.Context, m *Message, p purpose) (bool, 
 	e := entry{kind: entryMessage, m: m, size: m.size(), purpose: p}
 	for {
 		c.mu.Lock()
-		if c.state == StateClosed || c.refuse {
+		if c.session.State == session.Closed || c.refused(p) {
 			err := c.closedErr()
 			c.mu.Unlock()
 			return false, err
@@ -65,16 +67,24 @@ func (c *Connection) enqueue(ctx context.Context, m *Message, p purpose) (bool, 
 				c.mu.Unlock()
 				return false, err
 			}
-			if !c.draining && c.queue.empty() {
+			if !c.draining && !c.unsent() {
 				ok, err := c.try(l, &e)
-				if err != nil {
+				if err != nil && !c.lossless() {
 					c.mu.Unlock()
 					l.fail("send", err)
 					return false, c.failed(l, err)
 				}
-				if ok {
+				if err != nil { // it will be sent on the next transport
+					e.since = time.Now()
+					c.queue.push(e)
 					c.mu.Unlock()
-					c.sent(&e)
+					l.fail("send", err)
+					return true, nil
+				}
+				if ok {
+					lossless := c.lossless()
+					c.mu.Unlock()
+					c.wrote(&e, !lossless)
 					return true, nil
 				}
 			}
@@ -82,6 +92,7 @@ func (c *Connection) enqueue(ctx context.Context, m *Message, p purpose) (bool, 
 		if c.room(e.size) {
 			e.since = time.Now()
 			c.queue.push(e)
+			c.leaveStandby()
 			c.kick()
 			c.mu.Unlock()
 			return true, nil
@@ -103,12 +114,18 @@ func (c *Connection) enqueue(ctx context.Context, m *Message, p purpose) (bool, 
 	}
 }
 
+// refused reports whether new sends are: when shutting down, only what answers
+// a peer passes. c.mu is held.
+func (c *Connection) refused(p purpose) bool {
+	return c.mute || (c.refuse && p.flags&flagReply == 0)
+}
+
 // failed is what a Send returns whose link has failed with err. Whoever was first
 // to notice may not have told the session yet.
 func (c *Connection) failed(l *link, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state == StateClosed || c.refuse {
+	if c.session.State == session.Closed || c.refuse {
 		return c.closedErr()
 	}
 	return fmt.Errorf("%w: %w", ErrReset, &FaultError{Peer: l.remote, Op: "send", Err: err})
@@ -195,17 +212,25 @@ func (c *Connection) fits(l *link, m *Message) error {
 
 // try sends e in the caller if that does not block. c.mu is held.
 func (c *Connection) try(l *link, e *entry) (bool, error) {
-	before := c.session
+	before, seq := c.session, e.seq
 	f := c.frame(c.scratch[:0], l, e)
 	c.scratch = f.head
 	ok, err := l.t.try(f)
-	if !ok {
+	switch {
+	case !ok:
 		if e.m != nil && f.data != nil {
 			e.untake(f.data)
 		}
-		c.session = before
+		c.session, e.seq = before, seq
+	case c.keeps(e):
+		c.keep(e)
 	}
 	return ok, err
+}
+
+// keeps reports whether e is kept until it has been acknowledged. c.mu is held.
+func (c *Connection) keeps(e *entry) bool {
+	return e.kind == entryMessage && !e.bound && c.lossless()
 }
 
 // frame appends the encoding of e to dst, numbered as the session's next. Its
@@ -219,7 +244,10 @@ func (c *Connection) frame(dst []byte, l *link, e *entry) outFrame {
 		dst = msgr2.AppendControl(dst, &msgr2.Keepalive2Ack{Sent: msgr2.TimestampOf(e.since)})
 		return outFrame{head: dst, split: len(dst)}
 	case entryAck:
-		dst = msgr2.AppendControl(dst, &msgr2.Ack{Seq: e.seq})
+		c.ackQueued, c.unacked, c.unackedB = false, 0, 0
+		c.session.AckSent = c.session.InSeq
+		c.ackFrame.Seq = c.session.InSeq
+		dst = msgr2.AppendControl(dst, &c.ackFrame)
 		return outFrame{head: dst, split: len(dst)}
 	}
 	m := e.m
@@ -227,7 +255,14 @@ func (c *Connection) frame(dst []byte, l *link, e *entry) outFrame {
 		TID: m.TID, Type: m.Type, Priority: m.Priority, Version: m.Version, CompatVersion: m.CompatVersion,
 		Flags: msgr2.FlagComplete | msgr2.FlagNoCRC,
 	}
-	h.Seq, h.AckSeq = c.session.send()
+	if h.Seq = e.seq; e.seq != 0 {
+		h.AckSeq = c.session.Resend()
+		c.m.n.replayed.Add(1)
+	} else {
+		h.Seq, h.AckSeq = c.session.Send()
+		e.seq = h.Seq
+	}
+	c.unacked, c.unackedB = 0, 0
 	front := m.Front
 	if l.own != 0 {
 		h.Flags |= e.flags
@@ -242,7 +277,11 @@ func (c *Connection) frame(dst []byte, l *link, e *entry) outFrame {
 	n := 0
 	if m.Data != nil && m.Data.Len() > 0 {
 		n = int(m.Data.Len())
-		f.data = e.take()
+		if c.keeps(e) {
+			f.data = e.m.Data.Share()
+		} else {
+			f.data = e.take()
+		}
 	}
 	var p msgr2.Preamble
 	var ep msgr2.Epilogue
@@ -275,14 +314,17 @@ func (e *entry) untake(l *buffer.List) {
 	}
 }
 
-// sent counts e and drops its reference.
-func (c *Connection) sent(e *entry) {
-	if e.m == nil {
+// wrote counts e, which has been sent, and drops its reference where nobody
+// keeps it.
+func (c *Connection) wrote(e *entry, drop bool) {
+	if e.kind != entryMessage {
 		return
 	}
 	c.m.n.sent.Add(1)
 	c.m.n.bytesSent.Add(uint64(e.size))
-	e.m.Release()
+	if drop {
+		e.m.Release()
+	}
 }
 
 // sendControl sends or queues a control frame, when the connection is open.
@@ -299,7 +341,7 @@ func (c *Connection) sendControl(e entry) {
 		c.mu.Unlock()
 		return
 	}
-	if !c.draining && c.queue.empty() {
+	if !c.draining && !c.unsent() {
 		ok, err := c.try(l, &e)
 		if ok || err != nil {
 			c.mu.Unlock()
@@ -309,7 +351,7 @@ func (c *Connection) sendControl(e entry) {
 			return
 		}
 	}
-	if c.queue.control.n < maxControl { // a peer may ask faster than it reads
+	if e.kind == entryAck || c.queue.control.n < maxControl { // a peer may ask faster than it reads
 		c.queue.push(e)
 		c.kick()
 	}
@@ -322,12 +364,42 @@ const maxControl = 64
 // kick starts a drain if there is something to send and nobody sends. c.mu is
 // held.
 func (c *Connection) kick() {
-	if c.link == nil || c.draining || c.queue.empty() {
+	if c.link == nil || c.draining || !c.unsent() {
 		return
 	}
 	c.draining = true
 	c.m.wg.Add(1)
 	go c.drainFn() // ends when the queue is empty or the link has ended
+}
+
+// unsent reports whether something is to be sent. c.mu is held.
+func (c *Connection) unsent() bool { return c.replay.n > 0 || !c.queue.empty() }
+
+// next takes out what is to be sent next: control frames, what is sent again,
+// then the queue. c.mu is held.
+func (c *Connection) next() (entry, bool) {
+	if c.queue.control.n == 0 && c.replay.n > 0 {
+		e, ok := c.replay.pop()
+		c.kept -= e.size // until it is kept again
+		return e, ok
+	}
+	return c.queue.pop()
+}
+
+// forgetSent takes the message with number seq out of those that are kept. c.mu
+// is held.
+func (c *Connection) forgetSent(seq uint64) (m *Message) {
+	for _, r := range [...]*ring[entry]{&c.sent, &c.replay} {
+		for range r.n {
+			e, _ := r.pop()
+			if e.seq == seq {
+				m = c.unkeep(&e)
+				continue
+			}
+			r.push(e)
+		}
+	}
+	return m
 }
 
 // drain sends what is queued, as long as there is something.
@@ -339,7 +411,7 @@ func (c *Connection) drain() {
 		l := c.link
 		e, ok := entry{}, false
 		if l != nil {
-			e, ok = c.queue.pop()
+			e, ok = c.next()
 		}
 		if !ok {
 			if l != nil {
@@ -351,17 +423,19 @@ func (c *Connection) drain() {
 					c.mu.Unlock()
 					l.fail("write", err)
 					c.mu.Lock()
-				} else if c.link == l && !c.queue.empty() {
+				} else if c.link == l && c.unsent() {
 					continue
 				}
 			}
 			c.draining = false
-			if c.link != nil && !c.queue.empty() {
+			if c.link != nil && c.unsent() {
 				c.draining = true
 				continue
 			}
 			c.scratch = buf[:0:cap(buf)]
-			c.wakeFlushed()
+			if c.isFlushed() {
+				c.wakeFlushed()
+			}
 			c.mu.Unlock()
 			return
 		}
@@ -373,22 +447,38 @@ func (c *Connection) drain() {
 		}
 		f := c.frame(buf[:0], l, &e)
 		buf = f.head
+		kept := c.keeps(&e)
+		if kept { // from here on e.m may be acknowledged, and gone
+			c.keep(&e)
+		}
 		c.mu.Unlock()
 		err := l.t.send(f)
 		switch {
 		case err == nil:
-			c.sent(&e)
-		default:
-			if f.data != nil {
-				e.untake(f.data)
+			c.wrote(&e, !kept)
+			c.mu.Lock()
+			continue
+		case kept && f.data != nil:
+			f.data.Release()
+		case f.data != nil:
+			e.untake(f.data)
+		}
+		if e.m != nil && !kept {
+			e.m.Release()
+		}
+		if errors.Is(err, ErrTooLarge) {
+			c.m.log.Error("a queued message is too large for the transport and was dropped", "peer", l.remote, "err", err)
+			c.m.n.dropped.Add(1)
+			c.mu.Lock()
+			var m *Message
+			if kept {
+				m = c.forgetSent(e.seq)
 			}
-			if e.m != nil {
-				e.m.Release()
+			c.mu.Unlock()
+			if m != nil {
+				m.Release()
 			}
-			if errors.Is(err, ErrTooLarge) {
-				c.m.log.Error("a queued message is too large for the transport and was dropped", "peer", l.remote, "err", err)
-				break
-			}
+		} else {
 			l.fail("write", err)
 		}
 		c.mu.Lock()
@@ -403,21 +493,33 @@ func (c *Connection) wakeFlushed() {
 	c.flushed = nil
 }
 
-// flush waits until what is queued has been handed to the transport, the
-// connection has closed, or ctx ends.
-func (c *Connection) flush(ctx context.Context) error {
-	c.mu.Lock()
-	if c.state != StateOpen || (!c.draining && c.queue.empty()) {
-		c.mu.Unlock()
-		return nil
+// isFlushed reports whether all has been handed to the transport, and, where the
+// session is lossless, been acknowledged. c.mu is held.
+func (c *Connection) isFlushed() bool {
+	switch {
+	case c.session.State == session.Closed, c.gaveUp:
+		return true
+	case c.link == nil && !c.lossless():
+		return true
 	}
-	ch := make(chan struct{})
-	c.flushed = append(c.flushed, ch)
-	c.mu.Unlock()
-	select {
-	case <-ch:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+	return !c.draining && !c.unsent() && c.sent.n == 0
+}
+
+// flush waits until isFlushed, or ctx ends.
+func (c *Connection) flush(ctx context.Context) error {
+	for {
+		c.mu.Lock()
+		if c.isFlushed() {
+			c.mu.Unlock()
+			return nil
+		}
+		ch := make(chan struct{})
+		c.flushed = append(c.flushed, ch)
+		c.mu.Unlock()
+		select {
+		case <-ch:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 }

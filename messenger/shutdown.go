@@ -66,13 +66,13 @@ func (m *Messenger) Shutdown(ctx context.Context) error {
 
 	step("closed connections", m.goodbye(ctx))
 	for _, c := range connections {
-		if c.loop {
-			c.mu.Lock()
-			c.down = true
-			c.close(ErrClosed)
-		} else {
+		if !c.loop {
 			c.MarkDown()
+			continue
 		}
+		c.mu.Lock()
+		c.down = true
+		c.close(ErrClosed)
 	}
 	for _, l := range m.allLinks() {
 		l.drop()

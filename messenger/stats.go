@@ -5,11 +5,25 @@ import "time"
 // Stats is a snapshot of a Messenger's counters since New, and its gauges.
 type Stats struct {
 	// Connections by state.
-	Connecting, Open, HalfOpen int
+	Connecting, Open, Standby, HalfOpen int
 	// ConnectionsCreated counts connections made or accepted and ready.
 	ConnectionsCreated uint64
-	// Faults counts connections that ended by a fault.
+	// Faults counts transports of sessions that ended by a fault, and sessions
+	// that could not be opened.
 	Faults uint64
+	// Attempts counts attempts of ours to connect, one per address; Reconnects
+	// transports that went on with an old session, opened by either side.
+	Attempts, Reconnects uint64
+	// Replayed counts messages that were sent again, RemoteResets sessions that
+	// peers have lost.
+	Replayed, RemoteResets uint64
+	// Retries and RetriesGlobal count SESSION_RETRY and SESSION_RETRY_GLOBAL
+	// received, RacesLost WAIT.
+	Retries, RetriesGlobal, RacesLost uint64
+	// Fallbacks count that an address less good was tried, by why: nobody
+	// listened, no answer in time, another failure; or that the best address
+	// of the peer has no transport here.
+	FallbacksRefused, FallbacksTimeout, FallbacksOther, FallbacksNoTransport uint64
 	// HandshakesFailed counts peers, accepted or dialed, that failed to become
 	// a connection; HandshakesRefused those beyond MaxHalfOpen.
 	HandshakesFailed, HandshakesRefused uint64
@@ -20,8 +34,12 @@ type Stats struct {
 	// FastDispatched counts messages that FastDispatch consumed; Unhandled
 	// those that no dispatcher consumed.
 	FastDispatched, Unhandled uint64
-	// Duplicates counts messages dropped because they had been received.
-	Duplicates uint64
+	// Duplicates counts messages dropped because they had been received, Skipped
+	// gaps in the numbers of what was.
+	Duplicates, Skipped uint64
+	// Dropped counts queued messages that turned out to be too large for the
+	// transport.
+	Dropped uint64
 	// HandlerPanics counts panics of dispatchers, each of which ended its
 	// connection.
 	HandlerPanics uint64
@@ -45,6 +63,13 @@ type ConnStats struct {
 	QueuedMessages int
 	QueuedBytes    int64
 	OldestQueued   time.Duration
+	// UnackedMessages and UnackedBytes have been sent and are kept, with their
+	// buffers, until the peer has acknowledged them (lossless sessions).
+	UnackedMessages int
+	UnackedBytes    int64
+	// Reconnects counts transports after the first, RemoteResets how often the
+	// peer has lost the session.
+	Reconnects, RemoteResets uint64
 	// Undispatched is how many received messages wait for Dispatch.
 	Undispatched  int
 	OutSeq, InSeq uint64

@@ -3,6 +3,8 @@ package messenger
 import (
 	"fmt"
 	"time"
+
+	"github.com/argonaut-rdma/argonaut/messenger/internal/session"
 )
 
 // tickInterval is how often deadlines of links are looked at, at most.
@@ -43,41 +45,33 @@ func (m *Messenger) tick() {
 func (l *link) tick(now time.Time) {
 	cfg := &l.m.cfg
 	l.mu.Lock()
-	open := l.isOpen
+	t := session.Times{
+		Made: l.since, Received: time.Unix(0, l.lastReceived.Load()), Used: time.Unix(0, l.lastUsed.Load()),
+		Asked: l.asked, Ready: l.isOpen, Holding: l.holding.Load(),
+	}
 	l.mu.Unlock()
-	if !open {
+	limits := session.Limits{
+		Idle: max(0, cfg.IdleTimeout), Keepalive: max(0, cfg.KeepaliveInterval), Silence: max(0, cfg.KeepaliveTimeout),
+	}
+	if l.incoming {
 		// A stream bounds its own handshake, to the byte; dialing is bounded by
 		// the dialer.
-		if l.incoming && now.Sub(l.since) > cfg.ConnectTimeout+cfg.ConnectTimeout/4 {
-			l.fail("handshake", fmt.Errorf("%w: no end of the handshake after %v", ErrTimeout, cfg.ConnectTimeout))
-		}
-		return
+		limits.Ready = cfg.ConnectTimeout + cfg.ConnectTimeout/4
 	}
-	if l.holding.Load() {
-		l.touch(true) // it is we who do not listen; but the peer shall hear of us
-		l.keepalive(now)
-		return
-	}
-	received := now.Sub(time.Unix(0, l.lastReceived.Load()))
-	used := now.Sub(time.Unix(0, l.lastUsed.Load()))
-	switch {
-	case cfg.IdleTimeout > 0 && used > cfg.IdleTimeout:
+	switch limits.At(now, t) {
+	case session.TooSlow:
+		l.fail("handshake", fmt.Errorf("%w: no end of the handshake after %v", ErrTimeout, cfg.ConnectTimeout))
+	case session.Idle:
 		l.fail("idle", fmt.Errorf("%w: nothing but keepalives for %v", ErrTimeout, cfg.IdleTimeout))
-	case cfg.KeepaliveInterval > 0 && cfg.KeepaliveTimeout > 0 && received > cfg.KeepaliveTimeout:
+	case session.Silent:
 		l.fail("keepalive", fmt.Errorf("%w: no sign of life for %v", ErrTimeout, cfg.KeepaliveTimeout))
-	case cfg.KeepaliveInterval > 0 && received >= cfg.KeepaliveInterval:
-		l.keepalive(now)
+	case session.Ask:
+		l.asked = now
+		if c := l.owner.Load(); c != nil {
+			c.sendControl(entry{kind: entryKeepalive, since: now})
+		}
 	}
-}
-
-// keepalive asks the peer for a sign of life, once per interval.
-func (l *link) keepalive(now time.Time) {
-	every := l.m.cfg.KeepaliveInterval
-	if every <= 0 || now.Sub(l.asked) < every {
-		return
-	}
-	l.asked = now
-	if c := l.owner.Load(); c != nil {
-		c.SendKeepalive()
+	if t.Holding {
+		l.touch(true) // it is we who do not listen
 	}
 }

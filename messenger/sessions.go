@@ -1,0 +1,322 @@
+package messenger
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
+	"github.com/argonaut-rdma/argonaut/messenger/internal/session"
+)
+
+var _ sessionSide = (*link)(nil)
+
+// errLostRace: the peer connects to us at the same time, and its attempt goes
+// first.
+var errLostRace = errors.New("messenger: the peer's own attempt to connect goes first")
+
+// errReplaced: another transport has become the session's.
+var errReplaced = fmt.Errorf("%w: another transport has taken over", ErrClosed)
+
+// attempting runs f with the lock of the session that l connects for, if l is
+// still its attempt.
+func (l *link) attempting(f func(c *Connection) error) error {
+	c := l.owner.Load()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.attempt != l || c.session.State == session.Closed {
+		return errReplaced
+	}
+	return f(c)
+}
+
+func (l *link) begin() (o session.Opening, err error) {
+	return o, l.attempting(func(c *Connection) error {
+		o = c.session.Begin(l.globalSeq, l.m.cookie())
+		return nil
+	})
+}
+
+func (l *link) retry(connectSeq uint64) error {
+	l.m.n.retries.Add(1)
+	return l.attempting(func(c *Connection) error { return protocolError(c.session.Retry(connectSeq)) })
+}
+
+func (l *link) retryGlobal(globalSeq uint64) error {
+	l.m.n.retriesGlobal.Add(1)
+	return l.attempting(func(c *Connection) error {
+		if err := c.session.RetryGlobal(globalSeq); err != nil {
+			return protocolError(err)
+		}
+		l.globalSeq = l.m.nextGlobalSeq(globalSeq)
+		return nil
+	})
+}
+
+func (l *link) lostRace() error {
+	l.m.n.racesLost.Add(1)
+	return l.attempting(func(c *Connection) error {
+		c.session.LostRace()
+		return nil
+	})
+}
+
+func (l *link) opened(r *hsResult, cookie, globalSeq uint64, lossy bool) error {
+	return l.attempting(func(c *Connection) error {
+		if c.verified.differs(r.verified) {
+			return fmt.Errorf("%w: peer is %v, it was %v", ErrAuth, r.verified, c.verified)
+		}
+		c.session.ServerIdent(cookie, globalSeq, lossy)
+		return nil
+	})
+}
+
+func (l *link) resumed(msgSeq uint64) error {
+	var batch [ackBatch]*Message
+	var n int
+	c := l.owner.Load()
+	err := l.attempting(func(c *Connection) error {
+		if err := c.session.ReconnectOK(msgSeq); err != nil {
+			return protocolError(err)
+		}
+		n = c.acked(&batch)
+		return nil
+	})
+	c.releaseAcked(&batch, n)
+	return err
+}
+
+func (l *link) reset(full bool) error {
+	c := l.owner.Load()
+	c.mu.Lock()
+	if c.attempt != l || c.session.State == session.Closed {
+		c.mu.Unlock()
+		return errReplaced
+	}
+	if c.session.SessionReset(full) {
+		c.forgotten()
+		return nil
+	}
+	c.mu.Unlock()
+	return nil
+}
+
+// answer decides about an incoming transport, see sessionSide.
+func (l *link) answer(in session.Incoming, r *hsResult) (a session.Answer, t taken, err error) {
+	m := l.m
+	m.mu.Lock()
+	if m.closing.Load() {
+		m.mu.Unlock()
+		return a, t, ErrClosed
+	}
+	ex := m.lookup(r.peer.Type, r.addrs)
+	var s *session.Session
+	if ex != nil {
+		ex.mu.Lock()
+		if ex.session.State != session.Closed && ex.verified.differs(r.verified) {
+			defer m.mu.Unlock()
+			defer ex.mu.Unlock()
+			return a, t, fmt.Errorf("%w: peer authenticated as %v and asks for the session of %v", ErrAuth, r.verified, ex.verified)
+		}
+		s = &ex.session
+	}
+	a = r.policy.rules().Answer(s, in)
+	var c *Connection
+	switch a.Verdict {
+	case session.AcceptNew, session.ReplaceLossy:
+		if ex != nil {
+			ex.mu.Unlock()
+		}
+		c = m.newConnection(r.peer.Type, r.policy)
+		c.setDial(m.usable(r.addrs))
+		c.session.Accepted(in, m.cookie())
+		c.claim = l
+		t = c.told()
+		m.connections[c] = struct{}{}
+		if p := r.policy; !p.Server || !p.Lossy || p.RegisterLossyClients {
+			m.register(c, r.addrs)
+		}
+		m.mu.Unlock()
+		if a.Verdict == session.ReplaceLossy {
+			ex.replaced()
+		}
+	case session.Take:
+		m.register(ex, r.addrs)
+		m.mu.Unlock()
+		c = ex
+		t = c.take(l, in, a.Lost)
+	default:
+		if a.Verdict == session.SendWait {
+			ex.hurry()
+		}
+		if ex != nil {
+			ex.mu.Unlock()
+		}
+		m.mu.Unlock()
+		return a, t, nil
+	}
+	t.globalSeq = l.globalSeq
+	l.owner.Store(c)
+	if err := l.failure(); err != nil {
+		c.lost(l, err) // it ended before it was known whose it is
+		return a, t, err
+	}
+	return a, t, nil
+}
+
+// told is what the client that has claimed the session learns. c.mu is held, or
+// c is new.
+func (c *Connection) told() taken {
+	return taken{cookie: c.session.ServerCookie, lossy: c.session.Policy.Lossy, msgSeq: c.session.InSeq}
+}
+
+// take moves the session to l, which is to open it: its present transport, and
+// its own attempt to connect, end. It is called with c.mu locked, and unlocks
+// it.
+func (c *Connection) take(l *link, in session.Incoming, lost bool) taken {
+	old, attempt := c.link, c.attempt
+	c.link, c.attempt, c.claim = nil, nil, l
+	c.setReady(false)
+	var stale []*Message
+	if lost {
+		c.session.Reset()
+	} else {
+		stale = c.requeue()
+	}
+	c.session.Take(in, c.m.cookie())
+	t := c.told()
+	var batch [ackBatch]*Message
+	n := c.acked(&batch)
+	if lost {
+		c.forgotten()
+	} else {
+		c.mu.Unlock()
+	}
+	for _, x := range [...]*link{old, attempt} {
+		if x != nil {
+			x.fail("", errReplaced)
+		}
+	}
+	releaseAll(stale)
+	c.releaseAcked(&batch, n)
+	return t
+}
+
+// hurry has a session that lets the peer wait connect now. c.mu is held.
+func (c *Connection) hurry() {
+	switch {
+	case c.session.Wake():
+		c.startConnecting()
+	case c.session.State == session.Connecting:
+		c.due = c.due.Add(-c.m.cfg.BackoffMax)
+		c.startConnecting()
+	}
+}
+
+// leaveStandby connects, if the session is in standby. c.mu is held.
+func (c *Connection) leaveStandby() {
+	if c.session.Wake() {
+		c.startConnecting()
+	}
+}
+
+// replaced ends a lossy session whose peer has connected anew.
+func (c *Connection) replaced() {
+	c.mu.Lock()
+	if c.session.State == session.Closed {
+		c.mu.Unlock()
+		return
+	}
+	c.close(&FaultError{Peer: c.peer.String(), Op: "accept", Err: errReplaced})
+	c.m.n.faults.Add(1)
+	c.strand.push(event{kind: eventReset})
+}
+
+// differs reports whether both names are known and not the same.
+func (n EntityName) differs(o EntityName) bool {
+	return n.Type != o.Type || (n.Num >= 0 && o.Num >= 0 && n.Num != o.Num)
+}
+
+func protocolError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrProtocol, err)
+}
+
+// peerKey is one address of a peer, in Messenger.peers.
+type peerKey struct {
+	t EntityType
+	a EntityAddr
+}
+
+// lookup returns the session with the peer of type t that has one of addrs. m.mu
+// is held.
+func (m *Messenger) lookup(t EntityType, addrs AddrVec) *Connection {
+	for _, a := range addrs {
+		if c := m.peers[peerKey{t, a}]; c != nil {
+			return c
+		}
+	}
+	for _, a := range addrs {
+		// One that is to be reached whatever its nonce is, and has not said it.
+		if c := m.peers[peerKey{t, EntityAddr{URL: a.URL}}]; c != nil && a.Nonce != 0 && !c.knows(a) {
+			return c
+		}
+	}
+	return nil
+}
+
+// knows reports whether the peer at a's place has told another nonce than a's.
+func (c *Connection) knows(a EntityAddr) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, b := range c.addrs {
+		if b.URL == a.URL {
+			return b.Nonce != a.Nonce
+		}
+	}
+	return false
+}
+
+// register makes c known by addrs. m.mu is held.
+func (m *Messenger) register(c *Connection, addrs AddrVec) {
+	if c.anonymous {
+		return
+	}
+	for _, a := range addrs {
+		k := peerKey{c.peerType, a}
+		if m.peers[k] != c {
+			m.peers[k] = c
+			c.keys = append(c.keys, k)
+		}
+	}
+}
+
+// unregister forgets c. m.mu is held.
+func (m *Messenger) unregister(c *Connection) {
+	for _, k := range c.keys {
+		if m.peers[k] == c {
+			delete(m.peers, k)
+		}
+	}
+	c.keys = nil
+}
+
+// nextGlobalSeq numbers an attempt to connect; it is larger than after.
+func (m *Messenger) nextGlobalSeq(after uint64) uint64 {
+	for {
+		old := m.globalSeq.Load()
+		n := max(old, after) + 1
+		if m.globalSeq.CompareAndSwap(old, n) {
+			return n
+		}
+	}
+}
+
+// seenAs replaces an unspecified IP address by the one that the transport sees.
+func seenAs(a, seen msgr2.Addr) msgr2.Addr {
+	if ap := a.AddrPort(); ap.IsValid() && ap.Addr().IsUnspecified() && seen.Family != 0 {
+		a.Family, a.IP = seen.Family, seen.IP
+	}
+	return a
+}

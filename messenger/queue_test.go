@@ -56,7 +56,6 @@ func TestRingIsAQueue(t *testing.T) {
 	})
 }
 
-
 func TestMessageReferences(t *testing.T) {
 	m := NewMessage(1)
 	m.Retain()

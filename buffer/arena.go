@@ -1,6 +1,7 @@
 package buffer
 
 import (
+	"context"
 	"fmt"
 	"math/bits"
 	"sync"
@@ -36,7 +37,7 @@ type Arena struct {
 	copied atomic.Uint64
 	grants atomic.Int64
 
-	attachSem   chan struct{} // held by Attach, Detach and Close, one at a time: see lockAttach
+	attachSem   chan struct{} // held by Attach, Detach, Close and the keeper, one at a time: see lockAttach
 	attachments atomic.Pointer[[]*attachment]
 	detaching   []*attachment // under attachSem
 	closed      bool          // Close has succeeded. Under attachSem
@@ -53,19 +54,25 @@ type Arena struct {
 	waiting   int
 	waited    uint64
 	exhausted uint64
-	total     int64 // bytes, without retired slots
+	total     int64 // bytes that are live, without retired slots
 	out       int64 // bytes of slots that are not in their chunks
 	retired   int64 // bytes
 	closing   bool
 	idle      chan struct{} // closed when out is 0 and the arena closes
 	stopClock chan struct{}
 	clockDone chan struct{}
+
+	growth // see there
 }
 
 // New maps the memory of an arena that no PD is attached to. Without a device
 // it serves streams. Errors: ErrInvalid, ErrNotSupported, *LimitError, the
 // system's.
-func New(cfg Config) (*Arena, error) {
+func New(cfg Config) (*Arena, error) { return NewContext(context.Background(), cfg) }
+
+// NewContext is New that ctx ends while memory is touched (Config.Prefault):
+// that takes a second or so for each few GiB.
+func NewContext(ctx context.Context, cfg Config) (*Arena, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
@@ -77,7 +84,6 @@ func New(cfg Config) (*Arena, error) {
 		sizes:     cfg.Classes,
 		chunkSize: int64(largest),
 		scrub:     cfg.Scrub,
-		total:     cfg.Budget,
 		start:     time.Now(),
 		attachSem: make(chan struct{}, 1),
 		idle:      make(chan struct{}),
@@ -102,27 +108,35 @@ func New(cfg Config) (*Arena, error) {
 		a.tracer = newTracer()
 	}
 	a.chunks = make([]chunk, cfg.Budget/a.chunkSize)
-	reserve := uint32(cfg.Reserve / a.chunkSize)
-	for i := uint32(len(a.chunks)); i > 0; i-- {
-		c := &a.chunks[i-1]
+	reserve, initial := uint32(cfg.Reserve/a.chunkSize), uint32(cfg.Initial/a.chunkSize)
+	for i := range a.chunks {
+		c := &a.chunks[i]
 		c.class = noClass
-		if i-1 < reserve {
+		switch {
+		case uint32(i) < reserve:
 			c.pool = poolReserve
+		case uint32(i) >= initial:
+			c.pool = poolElastic
 		}
-		a.pools[c.pool].free.add(a.chunks, i-1)
 	}
-	if a.regions, err = mapRegions(cfg); err != nil {
+	if a.regions, err = mapRegions(ctx, cfg); err != nil {
 		return nil, err
 	}
 	a.backing = a.regions[0].backing
-	if invariants {
-		for i := range a.regions {
-			poison(a.regions[i].mem)
+	a.mu.Lock()
+	for i := len(a.regions) - 1; i >= 0; i-- {
+		if r := &a.regions[i]; r.state == regionLive {
+			if invariants {
+				poison(r.mem)
+			}
+			a.open(i)
 		}
 	}
-	cfg.Logger.Info("arena mapped", "bytes", cfg.Budget, "regions", len(a.regions), "backing", a.backing)
+	a.mu.Unlock()
+	cfg.Logger.Info("arena mapped", "bytes", cfg.Initial, "budget", cfg.Budget, "backing", a.backing)
 	// The clock is the arena's; Close ends it.
 	go a.clock()
+	a.startKeeper()
 	return a, nil
 }
 

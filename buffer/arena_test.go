@@ -72,8 +72,9 @@ func TestConfig(t *testing.T) {
 		{Config{Budget: 1 << 20, Reserve: 1 << 20}, ErrInvalid, "raise Budget"},
 		{Config{Budget: 2 << 20, Reserve: 1<<20 + 1}, ErrInvalid, "in whole chunks"},
 		{Config{Budget: 1 << 50}, ErrInvalid, "drop small Classes"},
-		{Config{MaxAge: 1}, ErrNotSupported, "leave them 0"},
-		{Config{NUMANode: 1}, ErrNotSupported, "leave them 0"},
+		{Config{NUMANodes: []int{0}, Heap: true}, ErrInvalid, "can not be bound"},
+		{Config{Initial: -1}, ErrInvalid, "from 1 to the Budget"},
+		{Config{Budget: 1 << 20, Initial: 2 << 20}, ErrInvalid, "from 1 to the Budget"},
 	} {
 		_, err := New(c.cfg)
 		require.ErrorIs(t, err, c.want, "%+v", c.cfg)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync/atomic"
 
@@ -13,15 +14,39 @@ import (
 // attachment is the arena on one PD.
 type attachment struct {
 	pd     *verbs.PD
-	mrs    []*verbs.MR // per region
-	jobs   []*job      // their deregistrations
+	acc    verbs.Access
+	regs   []registration // per region of the arena
 	grants atomic.Int64
 }
 
+// registration is one region on one PD.
+type registration struct {
+	mr  atomic.Pointer[verbs.MR]
+	job *job // the deregistration, nil without a registration. Under attachSem
+}
+
+// set says what is registered, by jobs that have run.
+func (r *registration) set(mr *verbs.MR) {
+	r.job = &job{run: func() error { return deregister(mr) }}
+	r.mr.Store(mr)
+}
+
+func (r *registration) clear() {
+	r.job = nil
+	r.mr.Store(nil)
+}
+
+// registered reports whether a device may still access the region. Under
+// attachSem.
+func (r *registration) registered() bool { return r.job != nil && !r.job.done() }
+
 // Attach registers every region on pd, with local rights (and window binding
-// where the device has windows), or none. Before that it checks the device's
-// limits and, where the device pins, RLIMIT_MEMLOCK: see Preflight. Attaching
-// again changes nothing. It may take long for large arenas; ctx ends it.
+// where the device has windows), or none; regions that are added later are
+// registered before they are used. Before that it checks the device's limits
+// and, where the device pins, RLIMIT_MEMLOCK: see Preflight; and, where the
+// device pins, it touches the memory on all cores, which the device would do on
+// one. Attaching again changes nothing. It may take long for large arenas: see
+// Config.Progress; ctx ends it. A failure is a *BatchError or *LimitError.
 func (a *Arena) Attach(ctx context.Context, pd *verbs.PD) error {
 	if err := a.lockAttach(ctx); err != nil {
 		return err
@@ -43,24 +68,102 @@ func (a *Arena) Attach(ctx context.Context, pd *verbs.PD) error {
 	if err := preflight(a.cfg, caps, systemLimits()); err != nil {
 		return err
 	}
-	acc := verbs.AccessLocalWrite
+	at := &attachment{pd: pd, acc: verbs.AccessLocalWrite, regs: make([]registration, len(a.regions))}
 	if caps.MW2 {
-		acc |= verbs.AccessMWBind
+		at.acc |= verbs.AccessMWBind
 	}
-	mems := make([][]byte, len(a.regions))
+	var live []int
 	for i := range a.regions {
-		mems[i] = a.regions[i].mem
+		if a.regions[i].state == regionLive {
+			live = append(live, i)
+		}
 	}
-	mrs, err := pd.RegMRs(ctx, mems, acc)
-	if err != nil {
-		return registrationError(a.cfg, caps, err)
+	if caps.Pins && !a.cfg.Prefault {
+		if err := a.touch(ctx, live); err != nil {
+			return err
+		}
 	}
-	at := &attachment{pd: pd, mrs: mrs}
-	for _, mr := range mrs {
-		at.jobs = append(at.jobs, &job{run: func() error { return deregister(mr) }})
+	if err := a.register(ctx, "attach", []*attachment{at}, live); err != nil {
+		return err
 	}
 	a.publish(append(slices.Clone(*a.attachments.Load()), at))
 	return nil
+}
+
+// touch faults the memory of regions in, on all cores. Under attachSem.
+func (a *Arena) touch(ctx context.Context, regions []int) error {
+	rs := make([]*region, len(regions))
+	for i, r := range regions {
+		rs[i] = &a.regions[r]
+	}
+	return prefaultAll(ctx, a.cfg, rs)
+}
+
+// register registers regions on every one of ats, on a pool, or on none. Under
+// attachSem.
+func (a *Arena) register(ctx context.Context, op string, ats []*attachment, regions []int) error {
+	var total int64
+	for _, i := range regions {
+		total += int64(len(a.regions[i].mem)) * int64(len(ats))
+	}
+	p := a.cfg.progress("register", total)
+	var jobs []*job
+	mrs := make([]*verbs.MR, len(ats)*len(regions))
+	for k, at := range ats {
+		for n, i := range regions {
+			mem, mr := a.regions[i].mem, &mrs[k*len(regions)+n]
+			jobs = append(jobs, &job{run: func() (err error) {
+				if err = ctx.Err(); err == nil {
+					*mr, err = at.pd.RegMR(mem, at.acc)
+				}
+				if err == nil {
+					p.add(int64(len(mem)))
+				}
+				return err
+			}})
+		}
+	}
+	if len(jobs) == 0 {
+		return nil
+	}
+	errs := batch(ctx, registering, max(2, runtime.GOMAXPROCS(0)), jobs)
+	for _, j := range jobs {
+		j.wait() // what is being registered has to be rolled back, too
+	}
+	fail := errors.Join(errs...)
+	if fail == nil {
+		for k, at := range ats {
+			for n, i := range regions {
+				at.regs[i].set(mrs[k*len(regions)+n])
+			}
+		}
+		return nil
+	}
+	e := &BatchError{Op: op, Device: ats[0].pd.Device().Name(), RolledBack: true}
+	undo := make([]*job, len(jobs))
+	for n, mr := range mrs {
+		undo[n] = &job{run: func() error {
+			if mr == nil {
+				return nil
+			}
+			return deregister(mr)
+		}}
+	}
+	for n, err := range batch(context.WithoutCancel(ctx), deregistering, inDevice, undo) {
+		i := regions[n%len(regions)]
+		res := RegionResult{Region: i, Addr: a.regions[i].addr(), Length: uint64(len(a.regions[i].mem)), Took: jobs[n].took}
+		if errs[n] != nil {
+			at := ats[n/len(regions)]
+			res.Err = registrationError(int64(len(a.regions[i].mem)), total/int64(len(ats)), at.pd.Device().Caps(), errs[n])
+		}
+		if err != nil {
+			e.RolledBack = false
+			res.LKey = mrs[n].LKey()
+			res.Err = errors.Join(res.Err, fmt.Errorf("and not deregistered again: %w", err))
+		}
+		e.Results = append(e.Results, res)
+	}
+	return e
 }
 
 // lockAttach waits for its turn until ctx ends: registrations take long.
@@ -116,9 +219,9 @@ func (a *Arena) left(pd *verbs.PD) *attachment {
 // held meanwhile, but no posted work may name them on pd and no grant be live
 // there: otherwise the error matches verbs.ErrBusy and everything stays
 // attached. A region that the device fails to deregister, or is still
-// deregistering when ctx ends, is named in the error; call Detach again for
-// it. As soon as Detach deregisters, SGE(pd) returns SGEs that a post refuses.
-// Detaching what is not attached returns nil.
+// deregistering when ctx ends, is named in the *BatchError; call Detach again
+// for it. As soon as Detach deregisters, SGE(pd) returns SGEs that a post
+// refuses. Detaching what is not attached returns nil.
 func (a *Arena) Detach(ctx context.Context, pd *verbs.PD) error {
 	if err := a.lockAttach(ctx); err != nil {
 		return err
@@ -140,35 +243,46 @@ func (a *Arena) Detach(ctx context.Context, pd *verbs.PD) error {
 		}
 		a.detaching = append(a.detaching, at)
 	}
-	if errs := a.deregister(ctx, []*attachment{at}); errs != nil {
-		return fmt.Errorf("buffer: detach: %w", errors.Join(errs...))
+	if results, ok := a.deregister(ctx, []*attachment{at}); !ok {
+		return &BatchError{Op: "detach", Device: pd.Device().Name(), Results: results}
 	}
 	return nil
 }
 
 // deregister deregisters what is left of ats, which are in a.detaching, and
-// says what still is. Under attachSem.
-func (a *Arena) deregister(ctx context.Context, ats []*attachment) (errs []error) {
+// says what became of it; ok if nothing is left. Under attachSem.
+func (a *Arena) deregister(ctx context.Context, ats []*attachment) (results []RegionResult, ok bool) {
 	var jobs []*job
+	var total int64
 	for _, at := range ats {
-		jobs = append(jobs, at.jobs...)
-	}
-	left := batch(ctx, jobs)
-	for _, at := range ats {
-		done := true
-		for i, err := range left[:len(at.jobs)] {
-			if err != nil {
-				done = false
-				errs = append(errs, fmt.Errorf("region %d (lkey 0x%x, address 0x%x, %d bytes): %w",
-					i, at.mrs[i].LKey(), at.mrs[i].Addr(), at.mrs[i].Length(), err))
+		for i := range at.regs {
+			if r := &at.regs[i]; r.job != nil {
+				jobs = append(jobs, r.job)
+				mr := r.mr.Load()
+				total += int64(mr.Length())
+				results = append(results, RegionResult{Region: i, Addr: mr.Addr(), Length: mr.Length(), LKey: mr.LKey()})
 			}
 		}
-		left = left[len(at.jobs):]
-		if done {
+	}
+	p := a.cfg.progress("deregister", total)
+	ok = true
+	for n, err := range batch(ctx, deregistering, inDevice, jobs) {
+		results[n].Err, results[n].Took = err, jobs[n].took
+		ok = ok && err == nil
+		if err == nil {
+			p.add(int64(results[n].Length))
+		}
+	}
+	for _, at := range ats {
+		left := false
+		for i := range at.regs {
+			left = left || at.regs[i].registered()
+		}
+		if !left {
 			a.detaching = slices.DeleteFunc(a.detaching, func(o *attachment) bool { return o == at })
 		}
 	}
-	return errs
+	return results, ok
 }
 
 // busy says what keeps the attachment from being ended.
@@ -177,8 +291,10 @@ func (at *attachment) busy() error {
 		return fmt.Errorf("buffer: detach: %d grants are live on this PD: Revoke them first: %w", n, verbs.ErrBusy)
 	}
 	n := 0
-	for _, mr := range at.mrs {
-		n += mr.InFlight()
+	for i := range at.regs {
+		if mr := at.regs[i].mr.Load(); mr != nil {
+			n += mr.InFlight()
+		}
 	}
 	if n > 0 {
 		return fmt.Errorf("buffer: detach: posted work names the arena %d times on this PD: drain or close its QPs and SRQs first: %w", n, verbs.ErrBusy)
@@ -188,14 +304,5 @@ func (at *attachment) busy() error {
 
 // registered reports whether a device may still access region i.
 func (a *Arena) registered(i int) bool {
-	for _, at := range a.detaching {
-		j := at.jobs[i]
-		j.mu.Lock()
-		done := j.state == jobDone
-		j.mu.Unlock()
-		if !done {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(a.detaching, func(at *attachment) bool { return at.regs[i].registered() })
 }

@@ -208,7 +208,7 @@ func TestAttachIsAllOrNothing(t *testing.T) {
 			return
 		}
 		require.ErrorIs(t, err, broken)
-		require.ErrorContains(t, err, "register 4194304 bytes on iwarp")
+		require.ErrorContains(t, err, "register 1048576 bytes, 4194304 in all, on iwarp")
 		require.Zero(t, regions(pd))
 		require.False(t, a.Attached(pd))
 		require.NoError(t, a.Attach(context.Background(), pd))
@@ -413,19 +413,19 @@ func TestBatch(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 		defer cancel()
-		left := batch(ctx, jobs) // all workers are stuck
-		require.EqualValues(t, deregistrations, running.Load())
-		require.EqualValues(t, deregistrations, most.Load())
+		left := batch(ctx, deregistering, inDevice, jobs) // all workers are stuck
+		require.EqualValues(t, inDevice, running.Load())
+		require.EqualValues(t, inDevice, most.Load())
 		for i, err := range left {
 			require.ErrorIs(t, err, context.DeadlineExceeded, i)
-			if i < deregistrations {
+			if i < inDevice {
 				require.ErrorContains(t, err, "still deregistering")
 			} else {
 				require.ErrorContains(t, err, "not deregistered in time")
 			}
 		}
 		close(stuck)
-		left = batch(context.Background(), jobs)
+		left = batch(context.Background(), deregistering, inDevice, jobs)
 		for i, err := range left {
 			if i == 50 {
 				require.ErrorIs(t, err, broken)
@@ -433,7 +433,7 @@ func TestBatch(t *testing.T) {
 				require.NoError(t, err, i)
 			}
 		}
-		for _, err := range batch(context.Background(), jobs) {
+		for _, err := range batch(context.Background(), deregistering, inDevice, jobs) {
 			require.NoError(t, err)
 		}
 	})

@@ -4,21 +4,24 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/panjf2000/ants/v2"
 )
 
-// deregistrations is how many calls of a batch are in the device at a time.
-const deregistrations = 8
+// inDevice is how many calls of a batch are in the device at a time: about what
+// a device's command queue takes without the calls waiting for each other.
+const inDevice = 8
 
-// job is one call into the device, which may take long and can not be
-// cancelled.
+// job is one piece of work that may take long and can not be cancelled once it
+// runs: a call into the device, or touching memory.
 type job struct {
 	run func() error
 
 	mu      sync.Mutex
 	state   jobState
 	err     error
+	took    time.Duration
 	stopped chan struct{} // closed when run has returned
 }
 
@@ -31,12 +34,24 @@ const (
 	jobDone // run returned nil
 )
 
-// batch runs those of jobs that are not done, on a pool of its own, and returns
-// when all have returned or ctx ends. One that is stuck holds back nobody: the
-// others go on beside it. A job that is still running when ctx ends goes on;
-// the next batch waits for it instead of calling again. left says what is not
-// done, and why.
-func batch(ctx context.Context, jobs []*job) (left []error) {
+// work is what a batch does, for its errors.
+type work struct {
+	late    string // "not deregistered in time"
+	running string // "the device is still deregistering"
+}
+
+var (
+	deregistering = work{"not deregistered in time", "the device is still deregistering"}
+	registering   = work{"not registered in time", "the device is still registering"}
+	touching      = work{"not touched in time", "still touching memory"}
+)
+
+// batch runs those of jobs that are not done, at most workers at a time, on a
+// pool of its own, and returns when all have returned or ctx ends. One that is
+// stuck holds back nobody: the others go on beside it. A job that is still
+// running when ctx ends goes on; the next batch waits for it instead of calling
+// again. left says what is not done, and why.
+func batch(ctx context.Context, w work, workers int, jobs []*job) (left []error) {
 	var todo []*job
 	for _, j := range jobs {
 		j.mu.Lock()
@@ -49,7 +64,7 @@ func batch(ctx context.Context, jobs []*job) (left []error) {
 		j.mu.Unlock()
 	}
 	if len(todo) > 0 {
-		pool, err := ants.NewPoolWithFuncGeneric(min(len(todo), deregistrations), (*job).work,
+		pool, err := ants.NewPoolWithFuncGeneric(min(len(todo), workers), (*job).work,
 			ants.WithDisablePurge(true), ants.WithPanicHandler(func(p any) { panic(p) }))
 		if err != nil {
 			panic(fmt.Sprintf("buffer: %v", err)) // the options are constant
@@ -82,9 +97,9 @@ func batch(ctx context.Context, jobs []*job) (left []error) {
 		switch j.state {
 		case jobWaiting:
 			j.state = jobIdle
-			left = append(left, fmt.Errorf("not deregistered in time: %w", context.Cause(ctx)))
+			left = append(left, fmt.Errorf("%s: %w", w.late, context.Cause(ctx)))
 		case jobRunning:
-			left = append(left, fmt.Errorf("the device is still deregistering: %w", context.Cause(ctx)))
+			left = append(left, fmt.Errorf("%s: %w", w.running, context.Cause(ctx)))
 		case jobIdle:
 			left = append(left, j.err)
 		case jobDone:
@@ -104,12 +119,30 @@ func (j *job) work() {
 	}
 	j.state = jobRunning
 	j.mu.Unlock()
+	begin := time.Now()
 	err := j.run()
 	j.mu.Lock()
-	j.state, j.err = jobDone, nil
+	j.state, j.err, j.took = jobDone, nil, time.Since(begin)
 	if err != nil {
 		j.state, j.err = jobIdle, err
 	}
 	close(j.stopped)
 	j.mu.Unlock()
+}
+
+// wait returns when the job does not run, though its batch may have ended.
+func (j *job) wait() {
+	j.mu.Lock()
+	running, stopped := j.state == jobRunning, j.stopped
+	j.mu.Unlock()
+	if running {
+		<-stopped
+	}
+}
+
+// done reports whether the job has succeeded.
+func (j *job) done() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.state == jobDone
 }

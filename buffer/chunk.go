@@ -6,7 +6,7 @@ package buffer
 // who has a slot of the chunk, which keeps it from changing.
 type chunk struct {
 	class uint8
-	pool  uint8 // poolGeneral or poolReserve
+	pool  uint8 // poolGeneral, poolReserve or poolElastic; never changes
 	// A chunk that drains is not in its class's list though it has free slots:
 	// see drain.
 	draining bool
@@ -23,6 +23,7 @@ const noClass = 0xff
 const (
 	poolGeneral = iota
 	poolReserve // chunks for Control
+	poolElastic // chunks of regions that may be given up: the last choice
 	pools
 )
 
@@ -75,6 +76,7 @@ func (a *Arena) alloc(cl uint8, p uint8, carve bool) (uint32, bool) {
 		i := pl.free.first - 1
 		pl.free.remove(a.chunks, i)
 		a.chunks[i].class = cl
+		a.carve(i)
 		partial.add(a.chunks, i)
 		if a.scrub {
 			a.disown(i)
@@ -122,6 +124,7 @@ func (a *Arena) freeSlot(s uint32) {
 		}
 		c.class, c.fresh, c.free = noClass, 0, 0
 		pl.free.add(a.chunks, i)
+		a.uncarve(i)
 	case full && !c.draining:
 		pl.partial[c.class].add(a.chunks, i)
 	}
@@ -145,7 +148,7 @@ func (a *Arena) disown(i uint32) {
 func (a *Arena) drain(class uint8) bool {
 	i := a.freed
 	c := &a.chunks[i]
-	if c.class == noClass || c.class == class || c.pool != poolGeneral || c.draining {
+	if c.class == noClass || c.class == class || c.pool == poolReserve || c.draining {
 		return false
 	}
 	if c.free == 0 && c.fresh == a.perChunk(c.class) { // taken again meanwhile

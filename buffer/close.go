@@ -24,6 +24,7 @@ func (a *Arena) Close(ctx context.Context) error {
 		a.gate.Add(1)
 		a.failAll()
 		close(a.stopClock)
+		a.stopKeeper()
 	}
 	a.sweep()
 	a.checkIdle()
@@ -37,6 +38,7 @@ func (a *Arena) Close(ctx context.Context) error {
 		}
 	}
 	defer a.unlockAttach()
+	<-a.keeperDone // it only waits for its turn
 	if a.closed {
 		return nil
 	}
@@ -53,7 +55,8 @@ func (a *Arena) Close(ctx context.Context) error {
 	}
 	a.detaching = append(a.detaching, *a.attachments.Load()...)
 	a.publish(nil)
-	regions := a.deregister(ctx, slices.Clone(a.detaching))
+	results, _ := a.deregister(ctx, slices.Clone(a.detaching))
+	regions := (&BatchError{Results: results}).left()
 	// What came back meanwhile does not leak.
 	a.mu.Lock()
 	busy := a.out > 0
@@ -68,7 +71,7 @@ func (a *Arena) Close(ctx context.Context) error {
 			kept += int64(len(r.mem))
 			continue
 		}
-		if err := r.free(); err != nil {
+		if err := a.free(r); err != nil {
 			regions = append(regions, err)
 			kept += int64(len(r.mem))
 		}

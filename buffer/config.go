@@ -13,18 +13,32 @@ const Page = 4 << 10
 // Config is what an Arena is made of. The zero value is the default.
 type Config struct {
 	// Budget is the arena's size in bytes, rounded up to whole chunks (the
-	// largest class). All of it is mapped by New and stays. Default 256 MiB.
+	// largest class): it never maps more. Default 256 MiB.
 	Budget int64
+	// Initial is how much of Budget New maps, in bytes, rounded up to whole
+	// regions. It stays mapped and registered until Close. The rest is added by
+	// whole regions as it is needed, off the data path, and given up when idle.
+	// Default all of Budget.
+	Initial int64
+	// LowWater: when fewer bytes than this are in chunks that nobody uses, a
+	// region is added, within Budget. Default a quarter of RegionSize; negative:
+	// only when somebody waits. Used with Initial.
+	LowWater int64
+	// ShrinkAfter is for how long a region beyond Initial has to have been free,
+	// with LowWater bytes free besides, before it is deregistered and unmapped.
+	// Default 1 min; negative: never. Used with Initial.
+	ShrinkAfter time.Duration
 	// RegionSize is the size of a region in bytes, a power of two from the
-	// largest class to 1 GiB: what one registration covers. Default 1 GiB, or
-	// the smallest that holds the Budget.
+	// largest class to 1 GiB: what one registration covers, and the step in
+	// which the arena grows and shrinks. Default 1 GiB, or the smallest that
+	// holds the Budget; with Initial the smallest that holds an eighth of it.
 	RegionSize int64
 	// Classes are the sizes of slots in bytes, ascending powers of two from
 	// 4 KiB to RegionSize. The largest is the size of a chunk. Default every
 	// power of two from 4 KiB to 1 MiB.
 	Classes []int
 	// Reserve is how many bytes of Budget only Control may use, rounded up to
-	// whole chunks, less than Budget. Default a 64th of Budget; at least one
+	// whole chunks, less than Initial. Default a 64th of Initial; at least one
 	// chunk if there are eight. Negative: none.
 	Reserve int64
 	// Heap takes the memory from the Go heap instead of mmap. Race builds do
@@ -42,16 +56,25 @@ type Config struct {
 	// sees what the old one left.
 	Scrub bool
 	// FailWhenFull makes Get and GetList return ErrExhausted or ErrQuota where
-	// they would wait. Default off.
+	// they would wait for somebody to release. For memory within Budget that is
+	// yet to be added they wait. Default off.
 	FailWhenFull bool
 	// Trace records a stack per reference, and gives every Retain a token of
 	// its own so that a reference released twice is found: use the handle that
 	// Retain returned. It costs microseconds per call. Default off.
 	Trace bool
-	// MaxAge is not built yet: New returns ErrNotSupported unless it is 0.
+	// MaxAge is how long a buffer may be held before that is logged, once per
+	// Get, with its owner; and counted in Stats.Overdue. Whole seconds count.
+	// Default: no limit.
 	MaxAge time.Duration
-	// NUMANode is not built yet: New returns ErrNotSupported unless it is 0.
-	NUMANode int
+	// NUMANodes are the numbers of the nodes that the memory may come from
+	// (mbind(2), MPOL_BIND). Default: what the kernel chooses, the node of the
+	// thread that touches it first. Linux only, not with Heap.
+	NUMANodes []int
+	// Progress is called as long operations go on: touching, registering and
+	// deregistering memory. Calls of one step do not overlap; it must not block
+	// or call the arena. Default: nobody is told.
+	Progress func(Progress)
 	// Logger gets what no caller can be told. nil: silent.
 	Logger *slog.Logger
 }
@@ -62,13 +85,22 @@ const (
 	defaultLargest = 1 << 20
 )
 
+// SuperRegions is a Config for large payload only: regions of 1 GiB, each one
+// registration, cut into slots of 1 MiB. budget is in bytes.
+func SuperRegions(budget int64) Config {
+	return Config{Budget: budget, RegionSize: maxRegion, Classes: []int{1 << 20}}
+}
+
 // withDefaults fills in the defaults and checks what is given.
 func (c Config) withDefaults() (Config, error) {
 	fail := func(format string, args ...any) (Config, error) {
 		return c, fmt.Errorf("%w: Config."+format, append([]any{ErrInvalid}, args...)...)
 	}
-	if c.MaxAge != 0 || c.NUMANode != 0 {
-		return c, fmt.Errorf("%w: Config.MaxAge and Config.NUMANode are not built yet: leave them 0", ErrNotSupported)
+	if c.MaxAge < 0 {
+		c.MaxAge = 0
+	}
+	if len(c.NUMANodes) > 0 && c.Heap {
+		return fail("NUMANodes with Heap: the Go heap can not be bound to nodes")
 	}
 	if c.Budget == 0 {
 		c.Budget = defaultBudget
@@ -97,30 +129,49 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Budget/int64(c.Classes[0]) > 1<<31 {
 		return fail("Budget of %d bytes is more than 2^31 of the smallest class: drop small Classes", c.Budget)
 	}
+	elastic := c.Initial != 0
 	switch {
 	case c.RegionSize == 0:
 		c.RegionSize = chunk
-		for c.RegionSize < min(c.Budget, maxRegion) {
+		hold := c.Budget
+		if elastic {
+			hold /= 8
+		}
+		for c.RegionSize < min(hold, maxRegion) {
 			c.RegionSize *= 2
 		}
 	case c.RegionSize < chunk || c.RegionSize > maxRegion || c.RegionSize&(c.RegionSize-1) != 0:
 		return fail("RegionSize of %d bytes: give a power of two from %d, the largest class, to %d", c.RegionSize, chunk, maxRegion)
 	}
 	switch {
+	case c.Initial < 0 || c.Initial > c.Budget:
+		return fail("Initial of %d bytes: give from 1 to the Budget of %d", c.Initial, c.Budget)
+	case !elastic:
+		c.Initial = c.Budget
+	default:
+		c.Initial = min(c.Budget, (c.Initial+c.RegionSize-1)/c.RegionSize*c.RegionSize)
+	}
+	if c.LowWater == 0 {
+		c.LowWater = c.RegionSize / 4
+	}
+	if c.ShrinkAfter == 0 {
+		c.ShrinkAfter = time.Minute
+	}
+	switch {
 	case c.Reserve < 0:
 		c.Reserve = 0
 	case c.Reserve == 0:
-		c.Reserve = c.Budget / 64 / chunk * chunk
-		if c.Reserve == 0 && c.Budget >= 8*chunk {
+		c.Reserve = c.Initial / 64 / chunk * chunk
+		if c.Reserve == 0 && c.Initial >= 8*chunk {
 			c.Reserve = chunk
 		}
 	default:
-		if c.Reserve >= c.Budget {
-			return fail("Reserve of %d bytes leaves nothing of the Budget of %d: lower it, or raise Budget", c.Reserve, c.Budget)
+		if c.Reserve >= c.Initial {
+			return fail("Reserve of %d bytes leaves nothing of the Budget of %d, or of Initial: lower it, or raise Budget", c.Reserve, c.Initial)
 		}
 		c.Reserve = (c.Reserve + chunk - 1) / chunk * chunk
-		if c.Reserve >= c.Budget {
-			return fail("Reserve is %d bytes in whole chunks of the largest class and leaves nothing of the Budget of %d: lower it, or raise Budget", c.Reserve, c.Budget)
+		if c.Reserve >= c.Initial {
+			return fail("Reserve is %d bytes in whole chunks of the largest class and leaves nothing of the Budget of %d, or of Initial: lower it, or raise Budget", c.Reserve, c.Initial)
 		}
 	}
 	c.Heap = c.Heap || raceBuild

@@ -36,6 +36,17 @@
 // whose slots are all free can serve any class. Payload starts at a multiple of
 // 4 KiB. Slots in use never move.
 //
+// An arena may begin smaller than its budget (Config.Initial). Then regions are
+// added at a low-water mark, or when somebody waits, and given up when they have
+// been free for long; what Initial covers stays, and owners that hold for long
+// (Lasting) get memory from there. Nobody who gets or releases a buffer maps,
+// touches or registers memory, and the arena never goes beyond its budget.
+//
+// Arena memory is not of the Go heap: neither the garbage collector nor
+// GOMEMLIMIT counts it. Set GOMEMLIMIT to the limit of the container less
+// Config.Budget less a tenth for the rest of the process; Stats.OffHeap says
+// what is mapped now.
+//
 // # Waiting
 //
 // Per class, Gets are served first come, first served: while one waits, free
@@ -47,15 +58,18 @@
 // # Goroutines and locks
 //
 // One goroutine per arena advances its coarse clock once a second, from New to
-// Close. Attach, Detach and Close run (de)registrations on a pool that ends
-// with the call, except for a call stuck in the device.
+// Close. An arena that can grow has another, the keeper, that adds and gives up
+// regions; Close ends it. Attach, Detach, Close and the keeper run
+// (de)registrations on a pool that ends with the call, except for a call stuck
+// in the device.
 //
-// Get and Release use a cache per core and take no lock. Lock order:
+// Get and Release use caches and take no lock. Lock order:
 // attachSem, then mu. No lock is held while a device is called, except attachSem.
 //
 // # Errors
 //
 // ErrTooLarge, ErrQuota, ErrExhausted, ErrClosed, ErrNotSupported, ErrInvalid, *LimitError (which
 // limit, how much, the remedy; it matches verbs.ErrMemlock or verbs.ErrLimit),
-// *LeakError (who still holds what), and the errors of verbs.
+// *LeakError (who still holds what), *BatchError (which regions could not be
+// registered or deregistered), and the errors of verbs.
 package buffer

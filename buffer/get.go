@@ -32,7 +32,7 @@ func (a *Arena) getSlow(ctx context.Context, n int, cl uint8, o Owner) (RDMABuff
 		if !a.mayWait(&w, err) {
 			return RDMABuffer{}, a.explain(&w, err)
 		}
-		q := &waiter{owner: o, bytes: w.bytes, rest: cl}
+		q := &waiter{owner: o, bytes: w.bytes, rest: cl, unlessFull: w.unlessFull}
 		if err := a.acquire(ctx, q); err != nil {
 			return RDMABuffer{}, err
 		}
@@ -53,7 +53,7 @@ func (a *Arena) TryGet(n int, o Owner) (RDMABuffer, bool) {
 	}
 	w := waiter{owner: o, bytes: int64(a.sizes[cl]), rest: cl}
 	if a.tryAcquire(&w) != nil {
-		a.countExhausted()
+		a.countMissed(w.bytes)
 		return RDMABuffer{}, false
 	}
 	return a.take(w.slot, n, o, w.charged), true
@@ -74,7 +74,7 @@ func (a *Arena) GetList(ctx context.Context, n int64, o Owner) (*List, error) {
 			l.Release()
 			return nil, a.explain(&w, err)
 		}
-		q := &waiter{owner: o, bytes: w.bytes, large: w.large, rest: w.rest}
+		q := &waiter{owner: o, bytes: w.bytes, large: w.large, rest: w.rest, unlessFull: w.unlessFull}
 		if err := a.acquire(ctx, q); err != nil {
 			l.Release()
 			return nil, err
@@ -95,7 +95,7 @@ func (a *Arena) TryGetList(n int64, o Owner) (*List, bool) {
 	l := newList()
 	w.got = l.scratch[:0]
 	if a.tryAcquire(&w) != nil {
-		a.countExhausted()
+		a.countMissed(w.bytes)
 		l.Release()
 		return nil, false
 	}
@@ -143,7 +143,14 @@ func (a *Arena) fill(l *List, w *waiter, n int64) {
 
 // mayWait reports whether Get waits after tryAcquire failed with err.
 func (a *Arena) mayWait(w *waiter, err error) bool {
-	return (errors.Is(err, errNoMemory) || errors.Is(err, errNoQuota)) && !a.cfg.FailWhenFull
+	switch {
+	case errors.Is(err, errNoMemory):
+		w.unlessFull = a.cfg.FailWhenFull
+		return !a.cfg.FailWhenFull || a.canGrow()
+	case errors.Is(err, errNoQuota):
+		return !a.cfg.FailWhenFull
+	}
+	return false
 }
 
 // explain adds the numbers and the remedy to an error of tryAcquire.
@@ -151,7 +158,7 @@ func (a *Arena) explain(w *waiter, err error) error {
 	o := a.owner(w.owner)
 	switch {
 	case errors.Is(err, errNoMemory):
-		err = fmt.Errorf("%w: %d bytes are not free of %d: raise Config.Budget, or release sooner", ErrExhausted, w.bytes, a.cfg.Budget)
+		err = a.fullError(w.bytes)
 	case errors.Is(err, errNoQuota):
 		err = fmt.Errorf("%w: owner %q may hold %d bytes and wants %d more: raise it with Arena.Owner, or release sooner",
 			ErrQuota, o.name, o.quota.Load(), w.bytes)
@@ -165,6 +172,16 @@ func (a *Arena) explain(w *waiter, err error) error {
 func (a *Arena) countExhausted() {
 	a.mu.Lock()
 	a.exhausted++
+	a.mu.Unlock()
+}
+
+// countMissed counts a TryGet of n bytes that failed, and lets the arena grow by
+// so much.
+func (a *Arena) countMissed(n int64) {
+	a.mu.Lock()
+	a.exhausted++
+	a.missed = max(a.missed, n)
+	a.wantMemory()
 	a.mu.Unlock()
 }
 
@@ -186,7 +203,7 @@ func (a *Arena) getCached(n int, cl uint8, id Owner) RDMABuffer {
 		x := &a.slots[num]
 		if state := x.state.Load(); count(state) == 0 && (!limited || o.charge(sh, int64(a.sizes[cl]))) {
 			if x.state.CompareAndSwap(state, state+1) {
-				if a.chunks[num>>a.chunkShift].class != cl {
+				if c := &a.chunks[num>>a.chunkShift]; c.class != cl || c.pool == poolElastic && a.mayLeave(o, num) {
 					a.giveBackStray(uint32(num), o, limited, int64(a.sizes[cl]))
 					return RDMABuffer{}
 				}
@@ -232,12 +249,18 @@ func (a *Arena) getStacked(n int, cl uint8, id Owner, o *owner, limited bool, sh
 	if st == nil {
 		return RDMABuffer{}
 	}
-	if a.chunks[num>>a.chunkShift].class != cl {
+	if c := &a.chunks[num>>a.chunkShift]; c.class != cl || c.pool == poolElastic && a.mayLeave(o, uint64(num)) {
 		// An old entry, and the chunk was carved otherwise since.
 		a.giveBackStray(num, o, limited, int64(a.sizes[cl]))
 		return RDMABuffer{}
 	}
 	return a.takeSlow(num, n, id, metaOf(id, limited, sh, a.now.Load()))
+}
+
+// mayLeave reports whether a slot is in a region that may be given up though o
+// wants others.
+func (a *Arena) mayLeave(o *owner, num uint64) bool {
+	return o.lasting.Load() && !a.regions[num>>a.rgnShift].kept.Load()
 }
 
 // take makes the handle of a slot that was got, with count 1, for n bytes.

@@ -57,7 +57,7 @@ func (b RDMABuffer) GrantInto(g *Grant, qp *verbs.QP, acc verbs.Access) error {
 		return fmt.Errorf("%w: the arena is being detached from the PD of the QP", ErrClosed)
 	}
 	ref := b.Retain()
-	mr := at.mrs[b.slot>>a.rgnShift]
+	mr := at.regs[b.slot>>a.rgnShift].mr.Load()
 	if err := mr.ScopeInto(&g.key, qp, a.offset(b.num())+uint64(b.off()), uint64(b.size()), acc); err != nil {
 		ref.Release()
 		at.grants.Add(-1)

@@ -79,7 +79,9 @@ func (a *Arena) Holders() []Holder {
 			Addr: uint64(uintptr(a.addr(s))), Posted: int(a.slots[s].posted.Load()),
 		}
 		if len(ats) > 0 {
-			h.LKey = ats[0].mrs[s>>a.rgnShift].LKey()
+			if mr := ats[0].regs[s>>a.rgnShift].mr.Load(); mr != nil {
+				h.LKey = mr.LKey()
+			}
 		}
 		if a.tracer == nil {
 			hs = append(hs, h)

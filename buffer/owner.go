@@ -20,10 +20,12 @@ const (
 // are leased to the cores, and Get takes from a lease. Limits are
 // exact: where the rest is short, leases are called back.
 type owner struct {
-	name   string
-	quota  atomic.Int64 // 0: no limit
-	over   atomic.Bool  // avail is negative: what comes back is not leased
-	leases []lease
+	name  string
+	quota atomic.Int64 // 0: no limit
+	over  atomic.Bool  // avail is negative: what comes back is not leased
+	// lasting: see Arena.Lasting
+	lasting atomic.Bool
+	leases  []lease
 
 	// Under Arena.mu.
 	avail int64 // of the quota, neither leased nor spent; may be negative
@@ -78,6 +80,11 @@ func (a *Arena) setQuota(id Owner, o *owner, quota int64) {
 	a.recall(o)
 	a.serve()
 }
+
+// Lasting says that o holds what it gets for long, as receive queues do. It gets
+// memory that is never given up: that of Config.Initial, while there is some,
+// else of regions that become so. The mark stays.
+func (a *Arena) Lasting(o Owner) { a.owner(o).lasting.Store(true) }
 
 // OwnerName returns the name that o was made with.
 func (a *Arena) OwnerName(o Owner) string { return a.owner(o).name }

@@ -76,17 +76,32 @@ func memlockError(need, used, allowed uint64, err error) error {
 }
 
 // registrationError adds the numbers to an error of the device that preflight
-// did not foresee.
-func registrationError(cfg Config, caps verbs.Caps, err error) error {
+// did not foresee: size bytes were to be registered, of total.
+func registrationError(size, total int64, caps verbs.Caps, err error) error {
 	if errors.Is(err, verbs.ErrMemlock) {
 		sys := systemLimits()
 		used := sys.pinned
 		if caps.Provider == "iwarp" {
 			used = sys.locked
 		}
-		return memlockError(used+uint64(cfg.Budget), used, sys.memlock, err)
+		return memlockError(used+uint64(total), used, sys.memlock, err)
 	}
-	return fmt.Errorf("buffer: attach: register %d bytes on %s: %w", cfg.Budget, caps.Name, err)
+	return fmt.Errorf("register %d bytes, %d in all, on %s: %w", size, total, caps.Name, err)
+}
+
+// mapError adds the numbers to the system's refusal to map size bytes, when have
+// of budget are mapped.
+func mapError(budget, have, size int64, err error) error {
+	return &LimitError{
+		Limit: "address space (RLIMIT_AS, vm.overcommit_memory, vm.max_map_count)", Unit: "bytes",
+		Need: uint64(budget), Used: uint64(have), Remedy: "lower Config.Budget, or raise the limit",
+		Err: fmt.Errorf("map %d bytes: %w", size, err),
+	}
+}
+
+// touchError adds the numbers to a failure to touch total bytes.
+func touchError(total int64, err error) error {
+	return fmt.Errorf("buffer: touch %d bytes: %w: the machine or the cgroup (memory.max) has too little memory: lower Config.Budget", total, err)
 }
 
 // Error names the numbers and the remedy.

@@ -74,13 +74,13 @@ func TestPreflight(t *testing.T) {
 func TestRegistrationErrors(t *testing.T) {
 	cfg, err := Config{Budget: 1 << 20}.withDefaults()
 	require.NoError(t, err)
-	err = registrationError(cfg, verbs.Caps{}, fmt.Errorf("register: %w", verbs.ErrMemlock))
+	err = registrationError(cfg.Budget, cfg.Budget, verbs.Caps{}, fmt.Errorf("register: %w", verbs.ErrMemlock))
 	require.ErrorIs(t, err, verbs.ErrMemlock)
 	var l *LimitError
 	require.ErrorAs(t, err, &l)
 	require.EqualValues(t, 1<<20, l.Need-l.Used)
 	broken := errors.New("broken")
-	err = registrationError(cfg, verbs.Caps{Name: "x"}, broken)
+	err = registrationError(cfg.Budget, cfg.Budget, verbs.Caps{Name: "x"}, broken)
 	require.ErrorIs(t, err, broken)
-	require.ErrorContains(t, err, "register 1048576 bytes on x")
+	require.ErrorContains(t, err, "register 1048576 bytes, 1048576 in all, on x")
 }

@@ -180,7 +180,7 @@ func (b RDMABuffer) SGE(pd *verbs.PD) verbs.SGE {
 	e := verbs.SGE{Offset: b.a.offset(b.num()) + uint64(b.off()), Length: b.size()}
 	for _, at := range *b.a.attachments.Load() {
 		if at.pd == pd {
-			e.MR = at.mrs[b.slot>>b.a.rgnShift]
+			e.MR = at.regs[b.slot>>b.a.rgnShift].mr.Load()
 		}
 	}
 	return e

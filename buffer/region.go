@@ -3,20 +3,39 @@ package buffer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
+	"sync/atomic"
+	"time"
 	"unsafe"
-
-	"golang.org/x/sync/errgroup"
 )
 
 // region is what one registration covers.
 type region struct {
+	// base, mem, backing and unmap are written under attachSem and Arena.mu.
 	base    unsafe.Pointer
 	mem     []byte
 	backing string
 	unmap   func() error // nil once unmapped
+
+	state regionState // under attachSem and Arena.mu; read under either
+	// kept says that an elastic region is not given up any more: something that
+	// is held for long is in it.
+	kept atomic.Bool
+
+	// Under Arena.mu.
+	carved int       // chunks that are not free
+	idle   time.Time // since when carved is 0; zero if it is not, or not elastic
 }
+
+type regionState uint8
+
+const (
+	regionNone    regionState = iota // not mapped
+	regionLive                       // its chunks are in use
+	regionLeaving                    // its chunks are withdrawn; it is being deregistered and unmapped
+)
+
+func (r *region) addr() uint64 { return uint64(uintptr(r.base)) }
 
 // Values of Stats.Backing.
 const (
@@ -28,29 +47,46 @@ const (
 
 const hugePage = 2 << 20
 
-// mapRegions maps all of cfg's memory, or none.
-func mapRegions(cfg Config) ([]region, error) {
-	var rs []region
-	for left := cfg.Budget; left > 0; {
-		size := min(left, cfg.RegionSize)
-		left -= size
-		var r region
-		var err error
-		if cfg.Heap {
-			r = heapRegion(size)
-		} else if r, err = mapRegion(size, !cfg.NoHugePages); err != nil {
-			return nil, errors.Join(&LimitError{
-				Limit: "address space (RLIMIT_AS, vm.overcommit_memory, vm.max_map_count)", Unit: "bytes",
-				Need: uint64(cfg.Budget), Used: uint64(cfg.Budget - left - size), Remedy: "lower Config.Budget, or raise the limit",
-				Err: fmt.Errorf("map %d bytes: %w", size, err),
-			}, unmapAll(rs))
+// regionBytes is the size of region i.
+func (c *Config) regionBytes(i int) int64 {
+	return min(c.RegionSize, c.Budget-int64(i)*c.RegionSize)
+}
+
+// mapMemory fills r in with size bytes of memory. have is how much the arena
+// has already.
+func (c *Config) mapMemory(r *region, size, have int64) error {
+	var m region
+	var err error
+	if c.Heap {
+		m = heapRegion(size)
+	} else if m, err = mapRegion(size, !c.NoHugePages); err != nil {
+		return mapError(c.Budget, have, size, err)
+	}
+	if len(c.NUMANodes) > 0 && !c.Heap {
+		if err := bind(m.mem, c.NUMANodes); err != nil {
+			return errors.Join(err, m.unmap())
 		}
-		r.base = unsafe.Pointer(unsafe.SliceData(r.mem))
-		rs = append(rs, r)
+	}
+	r.base, r.mem, r.backing, r.unmap = unsafe.Pointer(unsafe.SliceData(m.mem)), m.mem, m.backing, m.unmap
+	return nil
+}
+
+// mapRegions maps the regions that an arena of cfg begins with, or none. The
+// others are there, but have no memory yet.
+func mapRegions(ctx context.Context, cfg Config) ([]region, error) {
+	rs := make([]region, (cfg.Budget+cfg.RegionSize-1)/cfg.RegionSize)
+	first := rs[:(cfg.Initial+cfg.RegionSize-1)/cfg.RegionSize]
+	live := make([]*region, len(first))
+	for i := range first {
+		if err := cfg.mapMemory(&rs[i], cfg.regionBytes(i), int64(i)*cfg.RegionSize); err != nil {
+			return nil, errors.Join(err, unmapAll(first))
+		}
+		rs[i].state = regionLive
+		live[i] = &rs[i]
 	}
 	if cfg.Prefault {
-		if err := prefaultAll(rs); err != nil {
-			return nil, errors.Join(fmt.Errorf("buffer: prefault %d bytes: %w: the machine or the cgroup (memory.max) has too little memory: lower Config.Budget", cfg.Budget, err), unmapAll(rs))
+		if err := prefaultAll(ctx, cfg, live); err != nil {
+			return nil, errors.Join(err, unmapAll(first))
 		}
 	}
 	return rs, nil
@@ -71,7 +107,7 @@ func (r *region) free() error {
 	}
 	err := r.unmap()
 	if err == nil {
-		r.base, r.mem, r.unmap = nil, nil, nil
+		r.base, r.mem, r.unmap, r.state = nil, nil, nil, regionNone
 	}
 	return err
 }
@@ -86,20 +122,42 @@ func heapRegion(size int64) region {
 	return region{mem: mem, backing: backHeap, unmap: func() error { pin.Unpin(); return nil }}
 }
 
-// prefaultAll touches every page, on all cores.
-func prefaultAll(rs []region) error {
+// prefaultAll touches every page, on all cores. When ctx ends it stops after
+// the pieces that are being touched.
+func prefaultAll(ctx context.Context, cfg Config, rs []*region) error {
 	const piece = 64 << 20
-	g, _ := errgroup.WithContext(context.Background())
-	g.SetLimit(runtime.GOMAXPROCS(0))
-	for i := range rs {
-		for mem := rs[i].mem; len(mem) > 0; {
+	var total int64
+	for _, r := range rs {
+		total += int64(len(r.mem))
+	}
+	p := cfg.progress("touch", total)
+	var jobs []*job
+	for _, r := range rs {
+		for mem := r.mem; len(mem) > 0; {
 			n := min(piece, len(mem))
 			part := mem[:n]
 			mem = mem[n:]
-			g.Go(func() error { return prefault(part) })
+			jobs = append(jobs, &job{run: func() error {
+				err := prefault(part)
+				if err == nil {
+					p.add(int64(n))
+				}
+				return err
+			}})
 		}
 	}
-	return g.Wait()
+	if len(jobs) == 0 {
+		return nil
+	}
+	errs := batch(ctx, touching, runtime.GOMAXPROCS(0), jobs)
+	for _, j := range jobs {
+		j.wait() // or the memory would be unmapped under it
+	}
+	err := errors.Join(errs...)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	return touchError(total, err)
 }
 
 // touch writes to every page of fresh memory.

@@ -1,6 +1,9 @@
 package buffer
 
-import "iter"
+import (
+	"iter"
+	"time"
+)
 
 // Account is the arena's memory in bytes, a slot counted once, at the size of
 // its class: posted if a work request names it, else held if it is referenced,
@@ -12,21 +15,33 @@ type Account struct {
 // Stats are the counters and gauges of an arena.
 type Stats struct {
 	Account
-	Backing     string // of the first region: "heap", "hugetlb 2 MiB", "transparent huge pages", "4 KiB pages"
-	Regions     int
-	RegionSize  int64  // bytes
-	Reserve     int64  // bytes that only Control may use
-	FreeChunks  int64  // bytes in chunks that any class can use, Reserve not counted
-	Retired     int64  // bytes of slots that are out of generations, not in Total
-	Quarantined int64  // bytes that a failed Close keeps mapped
-	Attached    int    // PDs
-	Grants      int    // live grants
-	Waiting     int    // Gets that wait
-	Waited      uint64 // Gets that had to wait, ever
-	Exhausted   uint64 // TryGets, and Gets with FailWhenFull, that failed for lack of memory or quota
-	Copied      uint64 // bytes copied by AppendCopy
-	Classes     []ClassStats
-	Owners      []OwnerStats
+	Backing     string        // of the first region: "heap", "hugetlb 2 MiB", "transparent huge pages", "4 KiB pages"
+	Regions     int           // mapped
+	Budget      int64         // bytes that may be mapped
+	Mapped      int64         // bytes that are mapped
+	OffHeap     int64         // of them, bytes that the Go runtime and GOMEMLIMIT do not count
+	Leaving     int           // regions that could not be given up yet, not in Total
+	Grown       uint64        // regions added since New
+	Shrunk      uint64        // regions given up since New
+	GrowErrors  uint64        // times that a region could not be added
+	GrowError   string        // why, while that holds
+	SlowestGrow time.Duration // to map, touch and register one region, off the data path
+	RegionSize  int64         // bytes
+	Reserve     int64         // bytes that only Control may use
+	FreeChunks  int64         // bytes in chunks that any class can use, Reserve not counted
+	// Fragmentation is the part of Free, from 0 to 1, that is in chunks in use:
+	// it serves only the class that the chunk is cut for.
+	Fragmentation float64
+	Retired       int64  // bytes of slots that are out of generations, not in Total
+	Quarantined   int64  // bytes that a failed Close keeps mapped
+	Attached      int    // PDs
+	Grants        int    // live grants
+	Waiting       int    // Gets that wait
+	Waited        uint64 // Gets that had to wait, ever
+	Exhausted     uint64 // TryGets, and Gets with FailWhenFull, that failed for lack of memory or quota
+	Copied        uint64 // bytes copied by AppendCopy
+	Classes       []ClassStats
+	Owners        []OwnerStats
 }
 
 // ClassStats is about one size class, in slots.
@@ -103,9 +118,9 @@ func (a *Arena) complete(acc Account) Account {
 // slots in use.
 func (a *Arena) Stats() Stats {
 	st := Stats{
-		RegionSize: a.cfg.RegionSize, Reserve: a.cfg.Reserve,
+		RegionSize: a.cfg.RegionSize, Reserve: a.cfg.Reserve, Budget: a.cfg.Budget,
 		Attached: len(*a.attachments.Load()), Grants: int(a.grants.Load()), Copied: a.copied.Load(),
-		Regions: len(a.regions), Backing: a.backing, Quarantined: a.quarantined.Load(),
+		Backing: a.backing, Quarantined: a.quarantined.Load(),
 	}
 	for _, size := range a.sizes {
 		st.Classes = append(st.Classes, ClassStats{Size: size})
@@ -133,14 +148,40 @@ func (a *Arena) Stats() Stats {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	st.Waiting, st.Waited, st.Exhausted, st.Retired = a.waiting, a.waited, a.exhausted, a.retired
-	for i := range a.chunks {
-		c := &a.chunks[i]
-		switch {
-		case c.class != noClass:
-			st.Classes[c.class].Free += int(a.perChunk(c.class) - c.used)
-		case c.pool == poolGeneral:
-			st.FreeChunks += a.chunkSize
+	st.Grown, st.Shrunk, st.GrowErrors, st.SlowestGrow = a.grown, a.shrunk, a.failures, a.slowest
+	if a.failed != nil {
+		st.GrowError = a.failed.Error()
+	}
+	var whole int64 // free, in free chunks
+	for i := range a.regions {
+		r := &a.regions[i]
+		if r.state == regionNone {
+			continue
 		}
+		st.Regions++
+		st.Mapped += int64(len(r.mem))
+		if r.backing != backHeap {
+			st.OffHeap += int64(len(r.mem))
+		}
+		if r.state == regionLeaving {
+			st.Leaving++
+			continue
+		}
+		first, n := a.chunksOf(i)
+		for c := first; c < first+n; c++ {
+			switch c := &a.chunks[c]; {
+			case c.class != noClass:
+				st.Classes[c.class].Free += int(a.perChunk(c.class) - c.used)
+			case c.pool != poolReserve:
+				st.FreeChunks += a.chunkSize
+				whole += a.chunkSize
+			default:
+				whole += a.chunkSize
+			}
+		}
+	}
+	if st.Free > 0 {
+		st.Fragmentation = float64(max(st.Free-whole, 0)) / float64(st.Free)
 	}
 	return st
 }

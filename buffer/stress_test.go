@@ -8,9 +8,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
+	"github.com/argonaut-rdma/argonaut/verbs/verbstest"
 )
 
 // Many goroutines get, fill, hand over, post and release; nothing may be lost
@@ -127,4 +131,55 @@ func stress(t *testing.T, a *Arena, rounds int) {
 	l, ok := a.TryGetList(6<<20, Control)
 	require.True(t, ok)
 	l.Release()
+}
+
+// Buffers come and go while the arena grows and shrinks under them.
+func TestStressGrowth(t *testing.T) {
+	pd := openPD(t, iwarp.Config{}, &verbstest.Script{})
+	a := newArena(t, Config{
+		Budget: 16 << 20, Initial: 1 << 20, RegionSize: 1 << 20, Classes: []int{Page, 64 << 10, 256 << 10}, Reserve: -1,
+		ShrinkAfter: time.Millisecond,
+	})
+	require.NoError(t, a.Attach(context.Background(), pd))
+	rounds := 60
+	if testing.Short() {
+		rounds = 15
+	}
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(uint64(g), 1))
+			for r := range rounds {
+				var bs []RDMABuffer
+				for range rnd.IntN(15) {
+					b, err := a.Get(context.Background(), 1+rnd.IntN(256<<10), Anonymous)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					p := b.Bytes()
+					p[0], p[len(p)-1] = byte(g), byte(r)
+					if e := b.SGE(pd); e.MR == nil || !e.MR.Live() {
+						t.Error("a buffer is not registered")
+					}
+					bs = append(bs, b)
+				}
+				for _, b := range bs {
+					if p := b.Bytes(); len(p) > 1 && (p[0] != byte(g) || p[len(p)-1] != byte(r)) {
+						t.Error("somebody else wrote to a buffer")
+					}
+					b.Release()
+				}
+				if r%8 == 7 {
+					time.Sleep(time.Duration(rnd.IntN(20)) * time.Millisecond) // so that regions are idle
+				}
+			}
+		})
+	}
+	wg.Wait()
+	st := a.Stats()
+	t.Logf("grown %d, shrunk %d, slowest %v", st.Grown, st.Shrunk, st.SlowestGrow)
+	require.Positive(t, st.Grown)
+	check(t, a)
+	require.NoError(t, a.Detach(context.Background(), pd))
 }

@@ -18,6 +18,8 @@ type waiter struct {
 	rest    uint8 // class of one more slot, or noClass
 	charged bool  // it has spent quota
 
+	unlessFull bool // waits only as long as the arena may grow
+
 	have int      // slots it has, each with count 1: the large ones first
 	slot uint32   // the last one
 	got  []uint32 // all of them, where it wants more than one
@@ -112,6 +114,9 @@ func (a *Arena) tryAcquire(w *waiter) error {
 		for n < min(len(extra), a.cores.limit[w.rest]/2) {
 			s, ok := a.alloc(w.rest, poolGeneral, false)
 			if !ok {
+				s, ok = a.alloc(w.rest, poolElastic, false)
+			}
+			if !ok {
 				break
 			}
 			a.slots[s].claim(inChunk, 0)
@@ -188,6 +193,7 @@ func (a *Arena) acquire(ctx context.Context, w *waiter) error {
 		a.enqueue(w)
 	}
 	a.settle()
+	a.wantMemory()
 	a.mu.Unlock()
 
 	select {
@@ -266,7 +272,11 @@ func (a *Arena) gather(w *waiter, general bool) bool {
 		var s uint32
 		ok := false
 		if general {
-			s, ok = a.alloc(cl, poolGeneral, true)
+			if s, ok = a.alloc(cl, poolGeneral, true); !ok {
+				if s, ok = a.alloc(cl, poolElastic, true); ok && a.owner(w.owner).lasting.Load() {
+					a.regions[s>>a.rgnShift].kept.Store(true)
+				}
+			}
 		}
 		if !ok && w.owner == Control {
 			s, ok = a.alloc(cl, poolReserve, true)

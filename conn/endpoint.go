@@ -74,6 +74,7 @@ func NewEndpoint(dev *verbs.Device, a *buffer.Arena, cfg Config) (*Endpoint, err
 		maxOp:    min(caps.MaxMsgSize, maxOpBytes),
 		conns:    make(map[*Conn]struct{}),
 	}
+	a.Lasting(e.recvOwner) // receive buffers stay posted for as long as the endpoint lives
 	if cfg.Rendezvous > 0 && !caps.ReadSinkNeedsRemoteWrite {
 		e.features |= wire.FeatureRendezvous
 	}

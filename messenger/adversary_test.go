@@ -18,6 +18,9 @@ import (
 func rawServer(t *testing.T, cfg Config) (*Messenger, func() net.Conn) {
 	t.Helper()
 	cfg.Name = EntityName{OSD, 0}
+	if cfg.Auth == nil {
+		cfg.Auth = []Auth{AuthNone{}} // the bytes of these tests are of crc mode
+	}
 	m := newMessenger(t, cfg)
 	m.AddDispatcher(&handler{dispatch: echo})
 	require.NoError(t, m.Bind(soon(t), anyAddr(SchemeTCP)))
@@ -42,36 +45,54 @@ func closedByPeer(t *testing.T, c net.Conn) {
 // handshakeRaw runs the client's side of the handshake over c.
 func handshakeRaw(t *testing.T, c net.Conn, m *Messenger) {
 	t.Helper()
+	handshakeOver(t, c, m, Config{})
+}
+
+// handshakeOver is handshakeRaw with the methods and modes of cfg. It returns the
+// handshake, with the keys.
+func handshakeOver(t *testing.T, c net.Conn, m *Messenger, cfg Config) *handshake {
+	t.Helper()
 	p := scriptParams([]string{"client", "expect=4", "own"})
+	if cfg.Auth != nil {
+		p.auth, p.modes = cfg.Auth, cfg.Modes
+	}
 	p.target = m.wireAddrs()[0]
 	h := newHandshake(p)
+	require.NoError(t, converse(c, h))
+	return h
+}
+
+// converse runs a handshake over c until its end.
+func converse(c net.Conn, h *handshake) error {
 	for _, u := range h.start() {
-		_, err := c.Write(u)
-		require.NoError(t, err)
-	}
-	read := func(n int) []byte {
-		b := make([]byte, n)
-		_, err := io.ReadFull(c, b)
-		require.NoError(t, err)
-		return b
+		if _, err := c.Write(u); err != nil {
+			return err
+		}
 	}
 	for !h.done() {
-		var raw []byte
-		if h.at == hsBanner {
-			raw = read(msgr2.BannerLen)
-		} else {
-			raw = read(msgr2.PreambleLen)
-			var pre msgr2.Preamble
-			require.NoError(t, pre.Decode(raw, msgr2.Limits{}))
-			raw = append(raw, read(pre.SegZeroLen())...)
+		raw := make([]byte, h.prefixLen())
+		if _, err := io.ReadFull(c, raw); err != nil {
+			return err
+		}
+		n, err := h.unitLen(raw)
+		if err != nil {
+			return err
+		}
+		raw = append(raw, make([]byte, n-len(raw))...)
+		if _, err := io.ReadFull(c, raw[h.prefixLen():]); err != nil {
+			return err
 		}
 		out, err := h.input(raw)
-		require.NoError(t, err)
 		for _, u := range out {
-			_, err := c.Write(u)
-			require.NoError(t, err)
+			if _, err := c.Write(u); err != nil {
+				return err
+			}
+		}
+		if err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
 func TestWrongInputIsRefusedAndTheServerGoesOn(t *testing.T) {

@@ -9,11 +9,19 @@ import (
 	"github.com/argonaut-rdma/argonaut/conn"
 )
 
-func (t *rdmaTransport) canGrant() bool { return t.c.CanGrant() }
+func (t *rdmaTransport) canGrant() bool {
+	if b := t.frames(); b != nil {
+		return b.canGrant()
+	}
+	return t.c.CanGrant()
+}
 
-func (t *rdmaTransport) grants() int { return int(t.live.Load()) }
+func (t *rdmaTransport) grants() int { return int(t.live.Load()) + t.bulk.grants() }
 
 func (t *rdmaTransport) grant(ctx context.Context, l *buffer.List, write bool) ([]Grant, error) {
+	if b := t.frames(); b != nil {
+		return b.grant(ctx, l, write)
+	}
 	cgs, err := t.c.Grant(ctx, l, write)
 	if err != nil {
 		return nil, connError(err)
@@ -27,6 +35,9 @@ func (t *rdmaTransport) grant(ctx context.Context, l *buffer.List, write bool) (
 }
 
 func (t *rdmaTransport) revoke(ctx context.Context, gs []Grant) error {
+	if b := t.frames(); b != nil {
+		return b.revoke(ctx, gs)
+	}
 	cgs := make([]conn.Grant, len(gs))
 	for i, g := range gs {
 		cgs[i] = m2g(g)
@@ -39,6 +50,9 @@ func (t *rdmaTransport) revoke(ctx context.Context, gs []Grant) error {
 }
 
 func (t *rdmaTransport) read(ctx context.Context, dst *buffer.List, src []Grant, off uint64) error {
+	if b := t.frames(); b != nil {
+		return b.read(ctx, dst, src, off)
+	}
 	rest := dst.Share()
 	defer func() { rest.Release() }()
 	return pieces(src, off, uint64(dst.Len()), false, func(g Grant, at, n uint64) error {
@@ -51,6 +65,9 @@ func (t *rdmaTransport) read(ctx context.Context, dst *buffer.List, src []Grant,
 }
 
 func (t *rdmaTransport) write(ctx context.Context, dst []Grant, off uint64, src *buffer.List) error {
+	if b := t.frames(); b != nil {
+		return b.write(ctx, dst, off, src)
+	}
 	rest := src.Share()
 	defer func() { rest.Release() }()
 	return pieces(dst, off, uint64(src.Len()), true, func(g Grant, at, n uint64) error {

@@ -23,7 +23,8 @@ const (
 	pulledStale = 1
 )
 
-// streamBulk is one-sided access as frames: a grant is an entry in a table of
+// streamBulk is one-sided access as frames, on a stream, and on RDMA in secure
+// mode, where READ and WRITE would show the bytes: a grant is an entry in a table of
 // the link, a pull is a question and an answer, a push is a message whose data
 // is read straight into the granted buffers.
 type streamBulk struct {
@@ -59,7 +60,6 @@ type pull struct {
 
 func (b *streamBulk) init(l *link) {
 	b.l, b.epoch = l, l.m.nextEpoch()
-	b.live, b.pulls = map[uint32]*streamGrant{}, map[uint64]*pull{}
 }
 
 func (b *streamBulk) canGrant() bool { return b.l.own&featureGrants != 0 }
@@ -85,6 +85,9 @@ func (b *streamBulk) grant(_ context.Context, l *buffer.List, write bool) ([]Gra
 	defer b.mu.Unlock()
 	if b.ended {
 		return nil, b.l.failure()
+	}
+	if b.live == nil {
+		b.live = map[uint32]*streamGrant{}
 	}
 	for i := range l.Segments() {
 		buf := l.At(i).Retain()
@@ -220,16 +223,16 @@ func (b *streamBulk) destination(kind uint16, tid uint64, front []byte, n int64)
 // receiveOwn handles a message of our own, whose data has been placed. It takes
 // m.
 func (l *link) receiveOwn(m *Message) {
-	t, stream := l.t.(*streamTransport)
+	b := l.t.frames()
 	switch {
 	case m.Type == typeCancel:
 		l.owner.Load().cancelServing(m.TID)
 		m.Release()
-	case m.Type == typePull && stream:
-		t.servePull(m)
-	case m.Type == typePulled && stream:
-		t.pulled(m)
-	case m.Type == typePush && stream:
+	case m.Type == typePull && b != nil:
+		b.servePull(m)
+	case m.Type == typePulled && b != nil:
+		b.pulled(m)
+	case m.Type == typePush && b != nil:
 		m.Release()
 	default:
 		t := m.Type
@@ -325,6 +328,9 @@ func (b *streamBulk) read(ctx context.Context, dst *buffer.List, src []Grant, of
 		}
 		b.lastTID++
 		m.TID = b.lastTID
+		if b.pulls == nil {
+			b.pulls = map[uint64]*pull{}
+		}
 		b.pulls[m.TID] = p
 		b.mu.Unlock()
 		if err := b.l.owner.Load().queueOwn(m); err != nil {

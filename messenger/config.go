@@ -39,8 +39,12 @@ type Config struct {
 	// Transports by RDMA. Addresses tcp:// need none.
 	Transports []Transport
 	// Auth is the methods that are offered and accepted, in order of
-	// preference. Default: AuthNone alone.
+	// preference. A list is as strong as its weakest method. Default: AuthNone
+	// alone.
 	Auth []Auth
+	// Modes is the connection modes that are offered and accepted; the server's
+	// order decides. ModeSecure needs a keyed method. Default: ModeCRC alone.
+	Modes []Mode
 
 	// Workers is how many handlers run at a time: 1 to 4096. Default: twice
 	// GOMAXPROCS, at least 8, as handlers may wait for disks.
@@ -77,9 +81,10 @@ type Config struct {
 	// received for so long, though keepalives were sent. Default three times
 	// KeepaliveInterval; negative: never.
 	KeepaliveTimeout time.Duration
-	// MaxHalfOpen bounds the peers that are in the handshake at a time; more
-	// are refused. Default 256.
-	MaxHalfOpen int
+	// MaxHalfOpen bounds the peers that are in the handshake at a time,
+	// MaxHalfOpenPerHost those of one IP address; more are refused. Default 256,
+	// and a quarter of it, at least 16.
+	MaxHalfOpen, MaxHalfOpenPerHost int
 
 	// DialStream and ListenStream replace net.Dialer and net.ListenConfig for
 	// tcp:// addresses: tests use them, and whoever needs a proxy.

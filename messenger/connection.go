@@ -370,6 +370,22 @@ func (c *Connection) Peer() (EntityName, AddrVec, uint64) {
 	return c.peer, slices.Clone(c.addrs), c.features
 }
 
+// Mode returns how the frames of the connection are protected now; 0 before it is
+// open.
+func (c *Connection) Mode() Mode {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.loop:
+		return ModeSecure // nothing leaves the process
+	case c.link == nil:
+		return 0
+	case c.link.shield != nil:
+		return ModeSecure
+	}
+	return ModeCRC
+}
+
 // Messenger returns the messenger that c belongs to.
 func (c *Connection) Messenger() *Messenger { return c.m }
 

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+
+	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
 )
 
 // Errors to be tested for with errors.Is.
@@ -17,6 +19,9 @@ var (
 	ErrProtocol = errors.New("messenger: protocol error")
 	// ErrAuth: authentication failed, on either side.
 	ErrAuth = errors.New("messenger: authentication failed")
+	// ErrForged: a sealed record did not open: it was changed, cut, repeated or
+	// reordered on its way, or was not sealed by the peer.
+	ErrForged = msgr2.ErrForged
 	// ErrFeatures: one side requires features that the other lacks.
 	ErrFeatures = errors.New("messenger: missing features")
 	// ErrTimeout: the peer did not do in time what the protocol asks of it.
@@ -52,3 +57,15 @@ func (e *FaultError) Error() string {
 
 // Unwrap returns the cause.
 func (e *FaultError) Unwrap() error { return e.Err }
+
+// countFailure counts why a link has ended.
+func (m *Messenger) countFailure(err error) {
+	switch {
+	case errors.Is(err, msgr2.ErrChecksum):
+		m.n.checksumErrors.Add(1)
+	case errors.Is(err, ErrForged):
+		m.n.forgedRecords.Add(1)
+	case errors.Is(err, ErrAuth):
+		m.n.authFailures.Add(1)
+	}
+}

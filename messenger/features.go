@@ -14,8 +14,10 @@ const (
 	// featureNoDataCRC: the transport checks the payload, the epilogue's
 	// checksum of it is 0 and not looked at.
 	featureNoDataCRC uint64 = 1 << 61
+	// featureOwnAuth: authentication methods that are not Ceph's.
+	featureOwnAuth uint64 = 1 << 60
 
-	ownFeatures = featureArgonaut | featureGrants | featureNoDataCRC
+	ownFeatures = featureArgonaut | featureGrants | featureNoDataCRC | featureOwnAuth
 )
 
 // Ceph's feature bits that the frames themselves need (Ceph: MSG_ADDR2 and
@@ -37,7 +39,7 @@ func negotiated(ours, theirs uint64) uint64 {
 }
 
 func offered(cfg *Config) uint64 {
-	f := msgr2.FeatureRevision1 | featureArgonaut | featureGrants
+	f := msgr2.FeatureRevision1 | featureArgonaut | featureGrants | featureOwnAuth
 	if cfg.NoDataCRC {
 		f |= featureNoDataCRC
 	}

@@ -28,10 +28,18 @@ type handshake struct {
 	transcript     bool
 	received, sent []byte
 
-	method     int      // index in p.auth of the method in use
+	method     Auth     // in use
+	next       int      // client: index in p.auth of the method to try
 	refused    []uint32 // client: methods that the peer would not have
-	tries      int
 	identTries int
+	mode       Mode    // server: what it has chosen
+	tries      int     // steps of methods
+	requests   int     // server: methods that the peer has asked for
+	shield     *shield // in secure mode, from AUTH_DONE on
+	pre        msgr2.Preamble
+	inline     []byte // of the sealed frame whose preamble has been opened
+	opened     bool   // it has
+	broken     error  // it has failed
 	authResult AuthResult
 	peerType   EntityType
 	learned    msgr2.Addr // we, as the peer sees us
@@ -49,6 +57,9 @@ type hsParams struct {
 	expect     EntityType    // client: what the peer has to be; 0 for anything
 	offered    uint64        // our banner features
 	auth       []Auth
+	modes      []Mode
+	heads      bool            // frames travel as heads, see rdmaTransport
+	ended      <-chan struct{} // closed when the handshake has ended
 	remote     string
 	globalID   uint64
 	policy     func(EntityType) Policy // towards a peer of that type
@@ -68,6 +79,7 @@ type hsResult struct {
 	resumed  bool    // an old session goes on: peer, addrs and features are its
 	globalID uint64
 	keys     AuthResult
+	mode     Mode
 	policy   Policy
 }
 
@@ -87,9 +99,10 @@ var hsPhaseNames = [...]string{"the banner", "HELLO", "authentication", "the sig
 func (p hsPhase) String() string { return hsPhaseNames[p] }
 
 const (
-	// maxAuthTries bounds the methods that a client may try, and the rounds of
-	// one method.
-	maxAuthTries = 16
+	// maxAuthTries bounds the steps of all methods together: a certificate chain
+	// takes some. maxAuthRequests bounds the methods that a client may try.
+	maxAuthTries    = 32
+	maxAuthRequests = 16
 	// maxTranscript bounds what is kept of one direction until it is signed.
 	maxTranscript = 64 << 10
 
@@ -121,6 +134,13 @@ func (h *handshake) limits() msgr2.Limits {
 // returns the units to send. On an error what it returned is still to be sent,
 // then the connection is to be closed.
 func (h *handshake) input(raw []byte) (out [][]byte, err error) {
+	if h.broken == nil {
+		out, h.broken = h.unit(raw)
+	}
+	return out, h.broken
+}
+
+func (h *handshake) unit(raw []byte) ([][]byte, error) {
 	if h.transcript {
 		if len(h.received)+len(raw) > maxTranscript {
 			return nil, fmt.Errorf("%w: more than %d bytes before authentication", ErrProtocol, maxTranscript)
@@ -130,21 +150,11 @@ func (h *handshake) input(raw []byte) (out [][]byte, err error) {
 	if h.at == hsBanner {
 		return h.banner(raw)
 	}
-	var p msgr2.Preamble
-	if err := p.Decode(raw, h.limits()); err != nil {
-		return nil, err
-	}
-	if p.Tag == msgr2.TagMessage {
-		return nil, fmt.Errorf("%w: MESSAGE while waiting for %v", ErrProtocol, h.at)
-	}
-	if int64(len(raw)) != p.WireLen() {
-		return nil, fmt.Errorf("%w: %v of %d bytes, announced as %d", ErrProtocol, p.Tag, len(raw), p.WireLen())
-	}
-	payload, err := p.CheckSegZero(raw[msgr2.PreambleLen:])
+	tag, payload, err := h.open(raw)
 	if err != nil {
 		return nil, err
 	}
-	f := msgr2.New(p.Tag)
+	f := msgr2.New(tag)
 	if err := f.Decode(payload); err != nil {
 		return nil, err
 	}
@@ -157,6 +167,101 @@ func (h *handshake) input(raw []byte) (out [][]byte, err error) {
 		return h.clientFrame(f)
 	}
 	return h.serverFrame(f)
+}
+
+// open checks a whole control frame and returns its payload. A sealed one is
+// opened in place.
+func (h *handshake) open(raw []byte) (msgr2.Tag, []byte, error) {
+	switch {
+	case h.shield == nil:
+		return h.plain(raw)
+	case h.p.heads:
+		head, err := h.shield.rx.Open(raw)
+		if err != nil {
+			return 0, nil, err
+		}
+		return h.plain(head)
+	}
+	if len(raw) < msgr2.SecurePreambleLen {
+		return 0, nil, fmt.Errorf("%w: sealed frame of %d bytes", ErrProtocol, len(raw))
+	}
+	if !h.opened {
+		if err := h.openPreamble(raw[:msgr2.SecurePreambleLen]); err != nil {
+			return 0, nil, err
+		}
+	}
+	h.opened = false
+	if int64(len(raw)) != h.pre.SecureLen() {
+		return 0, nil, fmt.Errorf("%w: %v of %d bytes, announced as %d", ErrProtocol, h.pre.Tag, len(raw), h.pre.SecureLen())
+	}
+	payload := h.inline
+	if raw = raw[msgr2.SecurePreambleLen:]; len(raw) > 0 {
+		rest, err := h.shield.rx.OpenRest(raw, &h.pre)
+		if err != nil {
+			return 0, nil, err
+		}
+		payload = append(payload, rest...)
+	}
+	return h.pre.Tag, payload, nil
+}
+
+func (h *handshake) openPreamble(b []byte) (err error) {
+	if h.inline, err = h.shield.rx.OpenPreamble(b, &h.pre, h.limits()); err != nil {
+		return err
+	}
+	h.opened = true
+	return h.checkTag(h.pre.Tag)
+}
+
+func (h *handshake) checkTag(t msgr2.Tag) error {
+	if t == msgr2.TagMessage {
+		return fmt.Errorf("%w: MESSAGE while waiting for %v", ErrProtocol, h.at)
+	}
+	return nil
+}
+
+func (h *handshake) plain(raw []byte) (msgr2.Tag, []byte, error) {
+	var p msgr2.Preamble
+	if err := p.Decode(raw, h.limits()); err != nil {
+		return 0, nil, err
+	}
+	if err := h.checkTag(p.Tag); err != nil {
+		return 0, nil, err
+	}
+	if int64(len(raw)) != p.WireLen() {
+		return 0, nil, fmt.Errorf("%w: %v of %d bytes, announced as %d", ErrProtocol, p.Tag, len(raw), p.WireLen())
+	}
+	payload, err := p.CheckSegZero(raw[msgr2.PreambleLen:])
+	return p.Tag, payload, err
+}
+
+// prefixLen is how many bytes of the next unit of a stream tell its length.
+func (h *handshake) prefixLen() int {
+	switch {
+	case h.at == hsBanner:
+		return msgr2.BannerPrefixLen
+	case h.shield != nil:
+		return msgr2.SecurePreambleLen
+	}
+	return msgr2.PreambleLen
+}
+
+// unitLen is the length of the unit that begins with prefix, which a sealed one
+// is opened in. input takes the unit next.
+func (h *handshake) unitLen(prefix []byte) (int, error) {
+	switch {
+	case h.at == hsBanner:
+		n, err := msgr2.DecodeBannerPrefix(prefix)
+		return msgr2.BannerPrefixLen + n, err
+	case h.shield != nil:
+		err := h.openPreamble(prefix)
+		return int(h.pre.SecureLen()), err
+	}
+	var p msgr2.Preamble
+	if err := p.Decode(prefix, h.limits()); err != nil {
+		return 0, err
+	}
+	return int(p.WireLen()), h.checkTag(p.Tag)
 }
 
 func (h *handshake) banner(raw []byte) ([][]byte, error) {
@@ -190,7 +295,7 @@ func (h *handshake) clientFrame(f msgr2.Frame) ([][]byte, error) {
 			return nil, fmt.Errorf("%w: peer is %v, not %v", ErrProtocol, h.peerType, h.p.expect)
 		}
 		h.at = hsAuth
-		return h.tryAuth()
+		return h.tryAuth(nil)
 	default:
 		return h.clientAuthFrame(f)
 	}
@@ -218,7 +323,10 @@ func (h *handshake) unexpected(f msgr2.Frame) error {
 }
 
 func (h *handshake) frame(out [][]byte, f msgr2.Frame) [][]byte {
-	return h.send(out, msgr2.AppendControl(nil, f))
+	if h.shield == nil {
+		return h.send(out, msgr2.AppendControl(nil, f))
+	}
+	return append(out, h.shield.control(f, h.p.heads))
 }
 
 func (h *handshake) send(out [][]byte, raw []byte) [][]byte {

@@ -28,8 +28,9 @@ var rewrite = flag.Bool("rewrite", false, "write the expectations of testdata/*.
 //	= ...                                how it ends (written by -rewrite)
 //
 // Keys of side: auth=none,key (methods), require=0x.., supported=0x..,
-// lossless, own (offer our own features); of the session that is there:
-// state=.., cc=.., sc=.. (cookies), cs=, pgs=, out=, in=.
+// lossless, own (offer our own features), modes=crc,secure (in order of
+// preference), secure (the policy takes nothing else); of the session that is
+// there: state=.., cc=.., sc=.. (cookies), cs=, pgs=, out=, in=.
 func TestHandshakeScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/handshake/*.txt")
 	require.NoError(t, err)
@@ -127,6 +128,15 @@ func scriptParams(words []string) hsParams {
 	p := hsParams{
 		client: words[0] == "client", nonce: 11, seen: theirAddr, target: theirAddr, remote: "192.0.2.2:3300",
 		offered: msgr2.FeatureRevision1, globalID: 4100, auth: []Auth{AuthNone{}},
+		modes: []Mode{ModeCRC},
+	}
+	switch f["modes"] {
+	case "secure":
+		p.modes = []Mode{ModeSecure}
+	case "secure,crc":
+		p.modes = []Mode{ModeSecure, ModeCRC}
+	case "crc,secure":
+		p.modes = []Mode{ModeCRC, ModeSecure}
 	}
 	pol := StatelessServer()
 	p.name = EntityName{OSD, 3}
@@ -136,7 +146,7 @@ func scriptParams(words []string) hsParams {
 		p.addrs = msgr2.AddrVec{ourAddr}
 		p.acceptable = func(a msgr2.Addr) bool { return a.AddrPort() == ourAddr.AddrPort() }
 	}
-	pol.Lossy = !f.has("lossless")
+	pol.Lossy, pol.Secure = !f.has("lossless"), f.has("secure")
 	pol.Supported, pol.Required = f.num("supported", 0), f.num("require", 0)
 	p.policy = func(EntityType) Policy { return pol }
 	p.session = newScriptSession(f, pol)
@@ -162,24 +172,35 @@ type keyAuth struct{}
 
 func (keyAuth) Method() uint32 { return 0x4000_0001 }
 
-func (keyAuth) Client(AuthInfo) AuthStep {
+func (keyAuth) Keyed() bool { return true }
+
+// keyResult is what both sides get; a real method makes new keys each time.
+func keyResult(peer EntityName) AuthResult {
+	r := AuthResult{Done: true, Peer: peer, SessionKey: []byte("secret of the session"), Secret: make([]byte, 64)}
+	for i := range r.Secret {
+		r.Secret[i] = byte(i)
+	}
+	return r
+}
+
+func (keyAuth) Client(i AuthInfo) AuthStep {
 	round := 0
 	return func(in []byte, done bool) ([]byte, AuthResult, error) {
 		round++
 		if done {
-			return nil, AuthResult{Done: true, SessionKey: []byte("secret")}, nil
+			return nil, keyResult(EntityName{i.Peer, 3}), nil
 		}
 		return []byte(fmt.Sprintf("round%d", round)), AuthResult{}, nil
 	}
 }
 
-func (keyAuth) Server(AuthInfo) AuthStep {
+func (keyAuth) Server(i AuthInfo) AuthStep {
 	return func(in []byte, _ bool) ([]byte, AuthResult, error) {
 		switch string(in) {
 		case "round1":
 			return []byte("more"), AuthResult{}, nil
 		case "round2":
-			return []byte("welcome"), AuthResult{Done: true, Peer: EntityName{Client, -1}, SessionKey: []byte("secret")}, nil
+			return []byte("welcome"), keyResult(EntityName{i.Peer, -1}), nil
 		}
 		return nil, AuthResult{}, fmt.Errorf("%w: wrong answer", ErrAuth)
 	}
@@ -209,6 +230,12 @@ func scriptUnit(t *testing.T, words []string) []byte {
 		frame = &msgr2.Hello{Entity: peer, PeerAddr: ourAddr}
 	case "AUTH_REQUEST":
 		r := &msgr2.AuthRequest{Method: msgr2.AuthMethod(f.num("method", 1)), Modes: []uint32{uint32(f.num("mode", 1))}}
+		if f.has("modes") {
+			r.Modes = nil
+			for _, m := range strings.Split(f["modes"], ",") {
+				r.Modes = append(r.Modes, uint32(fields{"m": m}.num("m", 0)))
+			}
+		}
 		if r.Method == msgr2.AuthNone {
 			r.Payload = appendNonePayload(nil, AuthInfo{Self: EntityName{EntityType(f.num("as", uint64(peer))), int64(f.num("id", 9))}, Peer: OSD})
 		} else {
@@ -269,7 +296,9 @@ func describe(t *testing.T, raw []byte) string {
 		return fmt.Sprintf("BANNER supported=%#x required=%#x", b.Supported, b.Required)
 	}
 	var p msgr2.Preamble
-	require.NoError(t, p.Decode(raw, msgr2.Limits{}))
+	if p.Decode(raw, msgr2.Limits{}) != nil {
+		return fmt.Sprintf("SEALED %d bytes", len(raw))
+	}
 	payload, err := p.CheckSegZero(raw[msgr2.PreambleLen:])
 	require.NoError(t, err)
 	f := msgr2.New(p.Tag)
@@ -292,39 +321,48 @@ func describe(t *testing.T, raw []byte) string {
 // Both sides together, with a method that has a key: the signatures must match.
 func TestHandshakeBothSides(t *testing.T) {
 	for _, auth := range [][]Auth{{AuthNone{}}, {keyAuth{}}} {
-		cp, sp := scriptParams([]string{"client", "expect=4", "own"}), scriptParams([]string{"server", "own"})
-		cp.auth, sp.auth = auth, auth
-		cp.target = ourAddr
-		c, s := newHandshake(cp), newHandshake(sp)
-		toServer, toClient := c.start(), s.start()
-		for len(toServer)+len(toClient) > 0 {
-			var next [][]byte
-			for _, u := range toServer {
-				out, err := s.input(u)
-				require.NoError(t, err)
-				toClient = append(toClient, out...)
-			}
-			for _, u := range toClient {
-				out, err := c.input(u)
-				require.NoError(t, err)
-				next = append(next, out...)
-			}
-			toServer, toClient = next, nil
-		}
-		require.True(t, c.done())
-		require.True(t, s.done())
-		require.Equal(t, EntityName{OSD, 3}, c.result.peer)
-		require.Equal(t, EntityName{Client, 4100}, s.result.peer)
-		require.Equal(t, ownFeatures, c.result.own)
-		require.Equal(t, ownFeatures, s.result.own)
-		require.Equal(t, c.result.globalID, s.result.globalID)
+		bothSides(t, auth, ModeCRC, false)
 	}
+	bothSides(t, []Auth{keyAuth{}}, ModeSecure, false)
+	bothSides(t, []Auth{keyAuth{}}, ModeSecure, true)
+}
+
+func bothSides(t *testing.T, auth []Auth, mode Mode, heads bool) {
+	cp, sp := scriptParams([]string{"client", "expect=4", "own"}), scriptParams([]string{"server", "own"})
+	cp.modes, sp.modes, cp.heads, sp.heads = []Mode{mode}, []Mode{mode}, heads, heads
+	cp.auth, sp.auth = auth, auth
+	cp.target = ourAddr
+	c, s := newHandshake(cp), newHandshake(sp)
+	toServer, toClient := c.start(), s.start()
+	for len(toServer)+len(toClient) > 0 {
+		var next [][]byte
+		for _, u := range toServer {
+			out, err := s.input(u)
+			require.NoError(t, err)
+			toClient = append(toClient, out...)
+		}
+		for _, u := range toClient {
+			out, err := c.input(u)
+			require.NoError(t, err)
+			next = append(next, out...)
+		}
+		toServer, toClient = next, nil
+	}
+	require.True(t, c.done())
+	require.True(t, s.done())
+	require.Equal(t, EntityName{OSD, 3}, c.result.peer)
+	require.Equal(t, EntityName{Client, 4100}, s.result.peer)
+	require.Equal(t, ownFeatures, c.result.own)
+	require.Equal(t, ownFeatures, s.result.own)
+	require.Equal(t, c.result.globalID, s.result.globalID)
+	require.Equal(t, mode, c.result.mode)
+	require.Equal(t, mode == ModeSecure, c.shield != nil)
 }
 
 // Any change of a byte on the way before the signatures is noticed.
 func TestHandshakeTamperedWith(t *testing.T) {
 	run := func(flip int) (changed bool, err error) {
-		cp, sp := scriptParams([]string{"client", "expect=4"}), scriptParams([]string{"server"})
+		cp, sp := scriptParams([]string{"client", "expect=4", "own"}), scriptParams([]string{"server", "own"})
 		cp.auth, sp.auth, cp.target = []Auth{keyAuth{}}, []Auth{keyAuth{}}, ourAddr
 		c, s := newHandshake(cp), newHandshake(sp)
 		toServer := c.start()

@@ -79,6 +79,9 @@ func newMessenger(t testing.TB, cfg Config) *Messenger {
 			return conn.NewEndpoint(dev, cfg.Arena, c)
 		}}}
 	}
+	if *secureAll && cfg.Auth == nil && cfg.Modes == nil {
+		cfg = secured(cfg)
+	}
 	m, err := New(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })

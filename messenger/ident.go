@@ -233,8 +233,8 @@ func (h *handshake) check(gid int64, supported, required uint64) error {
 	if missing := pol.Required &^ supported; missing != 0 {
 		return fmt.Errorf("%w: peer lacks %#x of Policy.Required", ErrFeatures, missing)
 	}
-	if v := h.authResult.Peer; v.Num >= 0 && v.Num != gid && !h.p.client {
-		return fmt.Errorf("%w: peer authenticated as %v and says that its number is %d", ErrAuth, v, gid)
+	if err := h.checkNumber(gid); err != nil {
+		return err
 	}
 	return nil
 }

@@ -49,6 +49,8 @@ type bulk interface {
 	read(ctx context.Context, dst *buffer.List, src []Grant, off uint64) error
 	write(ctx context.Context, dst []Grant, off uint64, src *buffer.List) error
 	grants() int
+	// frames is the access as frames, nil where the device does it.
+	frames() *streamBulk
 }
 
 // link is one transport and what is true while it lives: the handshake, what was
@@ -82,8 +84,10 @@ type link struct {
 	limit throttles
 	rdma  rdmaState
 
-	// own is the features of our own in use, set before owner.
-	own uint64
+	// own is the features of our own in use, shield is secure mode, nil in crc
+	// mode; set before the link is open.
+	own    uint64
+	shield *shield
 
 	mu     sync.Mutex
 	t      transport // nil until dialed
@@ -147,9 +151,7 @@ func (l *link) fail(op string, err error) {
 	l.err = err
 	t, cancel, wasOpen := l.t, l.cancel, l.isOpen
 	l.mu.Unlock()
-	if errors.Is(err, msgr2.ErrChecksum) {
-		l.m.n.checksumErrors.Add(1)
-	}
+	l.m.countFailure(err)
 	if t != nil {
 		t.close()
 	}
@@ -184,8 +186,8 @@ func (l *link) params(c *Connection, seen, target msgr2.Addr) hsParams {
 	m := l.m
 	p := hsParams{
 		client: c != nil, name: m.cfg.Name, nonce: m.cfg.Nonce, addrs: m.wireAddrs(),
-		seen: seen, target: target, offered: m.offered, auth: m.cfg.Auth, remote: l.remote,
-		session: l,
+		seen: seen, target: target, offered: m.offered, auth: m.cfg.Auth, modes: m.cfg.Modes, remote: l.remote,
+		ended: l.ready, heads: l.scheme != SchemeTCP, session: l,
 	}
 	if c != nil {
 		p.expect = c.peerType
@@ -205,7 +207,10 @@ func (l *link) established() error {
 	if _, stream := l.transport().(*streamTransport); !stream && r.own == 0 {
 		return fmt.Errorf("%w: peer does not know how frames travel on RDMA", ErrFeatures)
 	}
-	l.own = r.own
+	l.own, l.shield = r.own, l.hs.shield
+	if l.shield != nil {
+		l.m.n.secure.Add(1)
+	}
 	l.limit = l.m.throttlesFor(r.peer.Type, r.policy)
 	c := l.owner.Load()
 	l.mu.Lock()
@@ -224,6 +229,10 @@ func (l *link) established() error {
 	}
 	return nil
 }
+
+// sumsData reports whether the data of messages has a checksum of the
+// messenger's.
+func (l *link) sumsData() bool { return l.own&featureNoDataCRC == 0 && l.shield == nil }
 
 // frameError says whose fault an error of decoding is.
 func frameError(err error) error {

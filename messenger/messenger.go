@@ -68,11 +68,12 @@ type counters struct {
 	created, faults, handshakesFailed, handshakesRefused atomic.Uint64
 	sent, received, bytesSent, bytesReceived             atomic.Uint64
 	fast, unhandled, duplicates, panics, throttleWaits   atomic.Uint64
-	checksumErrors                                       atomic.Uint64
 	attempts, reconnects, replayed, remoteResets         atomic.Uint64
 	retries, retriesGlobal, racesLost, skipped           atomic.Uint64
 	dropped                                              atomic.Uint64
 	fallbacks                                            [fallbackReasons]atomic.Uint64
+	checksumErrors, secure, forgedRecords, authFailures  atomic.Uint64
+	refusedPerHost, handshakeTimeouts, badGrants         atomic.Uint64
 }
 
 // Defaults of Config.
@@ -135,6 +136,17 @@ func (c Config) withDefaults() (Config, error) {
 	set(&c.KeepaliveTimeout, 3*c.KeepaliveInterval)
 	if len(c.Auth) == 0 {
 		c.Auth = []Auth{AuthNone{}}
+	}
+	if len(c.Modes) == 0 {
+		c.Modes = []Mode{ModeCRC}
+	}
+	for _, mode := range c.Modes {
+		if mode != ModeCRC && mode != ModeSecure {
+			return bad("Modes has %v, which is not built", mode)
+		}
+	}
+	if !slices.ContainsFunc(c.Auth, func(a Auth) bool { return len(modesOf(a, c.Modes)) > 0 }) {
+		return bad("Modes = %v: no method of Auth has keys for that", c.Modes)
 	}
 	if c.Nonce == 0 && c.Name.Type != Mon {
 		c.Nonce = uint32(random64()) | 1
@@ -382,6 +394,9 @@ func (m *Messenger) Stats() Stats {
 		BytesSent: n.bytesSent.Load(), BytesReceived: n.bytesReceived.Load(),
 		FastDispatched: n.fast.Load(), Unhandled: n.unhandled.Load(), Duplicates: n.duplicates.Load(),
 		HandlerPanics: n.panics.Load(), ChecksumErrors: n.checksumErrors.Load(),
+		Secured: n.secure.Load(), ForgedRecords: n.forgedRecords.Load(), AuthFailures: n.authFailures.Load(),
+		HandshakesRefusedPerHost: n.refusedPerHost.Load(), HandshakeTimeouts: n.handshakeTimeouts.Load(),
+		BadGrants:     n.badGrants.Load(),
 		ThrottleWaits: n.throttleWaits.Load(), DispatchBytes: m.dispatchB.held(),
 		StrandOverflows: m.ex.overflows.Load(),
 		Attempts:        n.attempts.Load(), Reconnects: n.reconnects.Load(), Replayed: n.replayed.Load(),

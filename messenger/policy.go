@@ -18,6 +18,10 @@ type Policy struct {
 	// earlier connection.
 	RegisterLossyClients bool
 
+	// Secure: towards peers of the type there is no mode but ModeSecure, whatever
+	// Config.Modes says.
+	Secure bool
+
 	// MaxMessages and MaxBytes bound what has been received from all peers of
 	// the type together and not been released: messages, and bytes of front,
 	// middle and data. They are taken before payload is fetched; a peer beyond

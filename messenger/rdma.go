@@ -17,23 +17,34 @@ import (
 // rdmaTransport carries frames on a queue pair: one frame is one message of
 // package conn, whose payload is the data segment and whose head is the rest.
 type rdmaTransport struct {
+	l    *link
 	c    *conn.Conn
 	ctx  context.Context // ends with the link
 	live atomic.Int64    // grants
+	bulk streamBulk      // in secure mode
 }
 
 func (t *rdmaTransport) try(f outFrame) (bool, error) {
+	if sh := t.l.shield; sh != nil {
+		return t.trySealed(sh, f)
+	}
 	ok, err := t.c.TrySend(conn.Message{Head: f.head, Payload: f.data})
 	return ok, connError(err)
 }
 
 func (t *rdmaTransport) send(f outFrame) error {
+	if sh := t.l.shield; sh != nil {
+		return t.sendSealed(sh, f)
+	}
 	return connError(t.c.Send(t.ctx, conn.Message{Head: f.head, Payload: f.data}))
 }
 
 func (t *rdmaTransport) flush() error { return nil }
 
 func (t *rdmaTransport) fits(head int, data int64) error {
+	if t.l.shield != nil {
+		head += (1 + msgr2.DataRecords(data)) * msgr2.TagLen
+	}
 	if head > t.c.MaxHead() || data > t.c.MaxMessage() {
 		return fmt.Errorf("%w: %d bytes of head (front and middle, at most %d), %d of data (at most %d)",
 			ErrTooLarge, head, t.c.MaxHead(), data, t.c.MaxMessage())
@@ -41,7 +52,10 @@ func (t *rdmaTransport) fits(head int, data int64) error {
 	return nil
 }
 
-func (t *rdmaTransport) close() { _ = t.c.Close() } // what it says is of no use any more
+func (t *rdmaTransport) close() {
+	_ = t.c.Close() // what it says is of no use any more
+	t.bulk.end()
+}
 
 func (t *rdmaTransport) goodbye(ctx context.Context) { _ = t.c.Shutdown(ctx) } // it ends in any case
 
@@ -78,7 +92,7 @@ func (m *Messenger) acceptRDMA(scheme string, c *conn.Conn) bool {
 	l.hs = newHandshake(l.params(nil, seenAddr(c.RemoteAddr()), msgr2.Addr{}))
 	ctx, cancel := context.WithCancel(context.Background())
 	c.SetUser(l)
-	return l.attach(&rdmaTransport{c: c, ctx: ctx}, cancel)
+	return l.attach(newRDMATransport(ctx, l, c), cancel)
 }
 
 // dialRDMA connects over an endpoint and waits for the end of the handshake.
@@ -101,7 +115,7 @@ func (m *Messenger) dialRDMA(ctx context.Context, c *Connection, l *link, ep *co
 		return err
 	}
 	life, cancel := context.WithCancel(context.Background())
-	t := &rdmaTransport{c: cn, ctx: life}
+	t := newRDMATransport(life, l, cn)
 	// The poller does not touch the handshake before the peer's first frame,
 	// which answers this one.
 	first := l.hs.start()
@@ -145,13 +159,16 @@ func resolve(ctx context.Context, a EntityAddr) (EntityAddr, error) {
 func (m *Messenger) admitRDMA(c *conn.Conn, head []byte, payload int64) bool {
 	l, _ := c.User().(*link)
 	if l == nil || l.hs != nil || l.owner.Load() == nil {
-		return true // the handshake bounds itself
+		return l.admitHandshake(payload)
 	}
 	st := &l.rdma
 	if st.gone {
 		return true
 	}
 	if !st.parked {
+		if l.shield != nil {
+			head = l.shield.lookAhead(head)
+		}
 		size, ok := l.toAdmit(head, payload)
 		if !ok {
 			return true
@@ -245,6 +262,11 @@ func (l *link) rdmaFrame(msg conn.Message) (err error) {
 		}
 	}()
 	head := msg.Head
+	if l.shield != nil {
+		if head, err = l.shield.openFrame(head, data); err != nil {
+			return err
+		}
+	}
 	var p msgr2.Preamble
 	if err := p.Decode(head, msgr2.Limits{Data: 1<<32 - 1}); err != nil {
 		return err
@@ -281,6 +303,7 @@ func (l *link) rdmaFrame(msg conn.Message) (err error) {
 		m.Middle = append([]byte(nil), head[front:front+middle]...)
 	}
 	m.Data, data = data, nil
+	l.place(&h, m)
 	if err := l.rdmaEpilogue(&p, head[front+middle:], m); err != nil {
 		m.Release()
 		if errors.Is(err, msgr2.ErrAborted) {

@@ -56,7 +56,7 @@ func (c *Connection) enqueue(ctx context.Context, m *Message, p purpose) (bool, 
 			c.mu.Unlock()
 			return false, err
 		}
-		if c.link != nil && !e.summed && c.link.own&featureNoDataCRC == 0 && m.Data != nil {
+		if c.link != nil && !e.summed && c.link.sumsData() && m.Data != nil {
 			// The pass over the payload is the caller's, without the lock.
 			c.mu.Unlock()
 			e.sum()
@@ -287,7 +287,7 @@ func (c *Connection) frame(dst []byte, l *link, e *entry) outFrame {
 	var ep msgr2.Epilogue
 	f.head, p, ep = msgr2.AppendMessageHead(dst, &h, front, m.Middle, n)
 	f.split = len(f.head)
-	if n > 0 && !e.summed && l.own&featureNoDataCRC == 0 {
+	if n > 0 && !e.summed && l.sumsData() {
 		e.crc, e.summed = crcOf(f.data), true
 	}
 	f.head = msgr2.AppendMessageTail(f.head, &p, ep, e.crc)

@@ -25,8 +25,20 @@ type Stats struct {
 	// of the peer has no transport here.
 	FallbacksRefused, FallbacksTimeout, FallbacksOther, FallbacksNoTransport uint64
 	// HandshakesFailed counts peers, accepted or dialed, that failed to become
-	// a connection; HandshakesRefused those beyond MaxHalfOpen.
-	HandshakesFailed, HandshakesRefused uint64
+	// a connection; HandshakesRefused those beyond MaxHalfOpen or, of which
+	// HandshakesRefusedPerHost, beyond MaxHalfOpenPerHost. Of those that failed,
+	// HandshakeTimeouts took too long.
+	HandshakesFailed, HandshakesRefused         uint64
+	HandshakesRefusedPerHost, HandshakeTimeouts uint64
+	// AuthFailures counts peers that were not who they said, or did not believe
+	// us; wrong signatures among them.
+	AuthFailures uint64
+	// Secured counts connections in ModeSecure. ForgedRecords counts those that
+	// ended because a record of theirs did not open.
+	Secured, ForgedRecords uint64
+	// BadGrants counts uses of grants, by peers, that are not live, or that
+	// reached outside of them.
+	BadGrants uint64
 
 	MessagesSent, MessagesReceived uint64
 	// BytesSent and BytesReceived count front, middle and data.

@@ -7,7 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
-
+	"slices"
 	"time"
 
 	"github.com/argonaut-rdma/argonaut/buffer"
@@ -40,6 +40,9 @@ func (l *link) newStream(nc net.Conn) *streamTransport {
 func (t *streamTransport) try(outFrame) (bool, error) { return false, nil }
 
 func (t *streamTransport) send(f outFrame) error {
+	if sh := t.l.shield; sh != nil {
+		return t.sendSealed(sh, f)
+	}
 	if f.data == nil {
 		t.out = append(t.out, f.head...)
 		if len(t.out) >= streamBatch {
@@ -89,6 +92,8 @@ func (t *streamTransport) goodbye(context.Context) {
 	t.close()
 }
 
+func (t *streamTransport) frames() *streamBulk { return &t.streamBulk }
+
 // seenAddr is the address of a stream's peer, as HELLO tells it.
 func seenAddr(a net.Addr) msgr2.Addr {
 	if a == nil {
@@ -137,33 +142,18 @@ func (l *link) handshakeStream(t *streamTransport, p hsParams) error {
 
 // readUnit reads the banner or a whole control frame.
 func (l *link) readUnit(t *streamTransport, buf []byte) ([]byte, error) {
-	read := func(n int) error {
-		at := len(buf)
-		buf = append(buf, make([]byte, n)...)
-		return t.s.ReadFull(buf[at:])
-	}
-	if l.hs.at == hsBanner {
-		if err := read(msgr2.BannerPrefixLen); err != nil {
-			return nil, err
-		}
-		n, err := msgr2.DecodeBannerPrefix(buf)
-		if err != nil {
-			return nil, err
-		}
-		return buf, read(n)
-	}
-	if err := read(msgr2.PreambleLen); err != nil {
+	n := l.hs.prefixLen()
+	buf = slices.Grow(buf[:0], n)[:n]
+	if err := t.s.ReadFull(buf); err != nil {
 		return nil, err
 	}
-	var p msgr2.Preamble
-	if err := p.Decode(buf, l.hs.limits()); err != nil {
+	whole, err := l.hs.unitLen(buf)
+	if err != nil {
 		return nil, err
 	}
-	if p.Tag == msgr2.TagMessage {
-		return nil, fmt.Errorf("%w: MESSAGE while waiting for %v", ErrProtocol, l.hs.at)
-	}
-	err := read(p.SegZeroLen())
-	return buf, err
+	at := len(buf)
+	buf = slices.Grow(buf, whole-at)[:whole]
+	return buf, t.s.ReadFull(buf[at:])
 }
 
 // readStream reads frames until the link ends. ctx ends with the link. It is the
@@ -186,7 +176,7 @@ func (l *link) readStream(ctx context.Context, t *streamTransport) {
 type streamReader struct {
 	l     *link
 	t     *streamTransport
-	buf   [msgr2.PreambleLen + msgr2.HeaderLen + 4]byte
+	buf   [msgr2.SecurePreambleLen]byte
 	ctl   []byte
 	p     msgr2.Preamble
 	h     msgr2.Header
@@ -195,6 +185,9 @@ type streamReader struct {
 }
 
 func (r *streamReader) frame(ctx context.Context) error {
+	if sh := r.l.shield; sh != nil {
+		return r.sealed(ctx, sh)
+	}
 	pre := r.buf[:msgr2.PreambleLen]
 	if err := r.t.s.ReadFull(pre); err != nil {
 		return err
@@ -339,7 +332,7 @@ func (l *link) checkSegments(p *msgr2.Preamble, e *msgr2.Epilogue, m *Message) e
 			return err
 		}
 	}
-	if p.Num > msgr2.SegData && l.own&featureNoDataCRC == 0 {
+	if p.Num > msgr2.SegData && l.sumsData() {
 		return e.Check(msgr2.SegData, crcOf(m.Data))
 	}
 	return nil

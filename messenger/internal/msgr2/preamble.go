@@ -3,6 +3,7 @@ package msgr2
 // Specification constants.
 const (
 	PreambleLen = 32
+	CRCLen      = 4 // behind segment 0, in crc mode
 	MaxSegments = 4
 
 	// Alignments that Ceph announces; a receiver may ignore them.
@@ -85,11 +86,7 @@ func (p *Preamble) Decode(b []byte, lim Limits) error {
 	if got, want := CRC(0, b[:PreambleLen-4]), le.Uint32(b[PreambleLen-4:]); got != want {
 		return decodeErr("preamble", ErrChecksum, "computed %#08x, received %#08x", got, want)
 	}
-	p.Tag, p.Num, p.Flags = Tag(b[0]), b[1], b[PreambleLen-6]
-	for i := range p.Segs {
-		s := b[2+6*i:]
-		p.Segs[i] = Segment{Len: le.Uint32(s), Align: le.Uint16(s[4:])}
-	}
+	p.fields(b)
 	return p.check(lim)
 }
 
@@ -161,4 +158,21 @@ func (p *Preamble) WireLen() int64 {
 		n += int64(s.Len)
 	}
 	return n
+}
+
+// PeekPreamble decodes the preamble of a frame of our own, and checks nothing.
+func PeekPreamble(b []byte) (p Preamble, err error) {
+	if len(b) < PreambleLen {
+		return p, decodeErr("preamble", ErrTruncated, "%d bytes", len(b))
+	}
+	p.fields(b)
+	return p, nil
+}
+
+func (p *Preamble) fields(b []byte) {
+	p.Tag, p.Num, p.Flags = Tag(b[0]), b[1], b[PreambleLen-6]
+	for i := range p.Segs {
+		s := b[2+6*i:]
+		p.Segs[i] = Segment{Len: le.Uint32(s), Align: le.Uint16(s[4:])}
+	}
 }

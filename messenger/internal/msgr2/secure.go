@@ -66,7 +66,10 @@ func (r *record) advance() {
 type Sealer struct{ record }
 
 // Opener opens what is received, in the same order.
-type Opener struct{ record }
+type Opener struct {
+	record
+	ahead [nonceLen]byte // scratch of Peek, so that nothing escapes
+}
 
 // NewSecure returns both directions for one end of a connection whose secret,
 // of SecretLen bytes or more, both ends have.
@@ -102,6 +105,9 @@ func (s *Sealer) State() SealerState { return SealerState{s.nonce, s.begun} }
 // anybody: the next record uses its nonce.
 func (s *Sealer) Rewind(st SealerState) { s.nonce, s.begun = st.nonce, st.begun }
 
+// Exhaust is for tests: every nonce has been used.
+func (s *Sealer) Exhaust() { s.first, s.begun = s.nonce, true }
+
 // Seal seals b[at:] in place as one record, and returns b with the tag behind.
 func (s *Sealer) Seal(b []byte, at int) ([]byte, error) {
 	if err := s.check(); err != nil {
@@ -133,12 +139,12 @@ func (o *Opener) Open(b []byte) ([]byte, error) {
 // Peek opens record b into dst, as the record that comes ahead records after
 // the next one, and leaves the opener where it stands.
 func (o *Opener) Peek(dst, b []byte, ahead uint64) ([]byte, error) {
-	nonce := o.nonce
-	le.PutUint64(nonce[4:], le.Uint64(nonce[4:])+ahead)
+	o.ahead = o.nonce
+	le.PutUint64(o.ahead[4:], le.Uint64(o.ahead[4:])+ahead)
 	if len(b) < TagLen {
 		return nil, decodeErr("sealed record", ErrTruncated, "%d bytes", len(b))
 	}
-	p, err := o.aead.Open(dst, nonce[:], b, nil)
+	p, err := o.aead.Open(dst, o.ahead[:], b, nil)
 	if err != nil {
 		return nil, &DecodeError{Part: "sealed record", Err: ErrForged}
 	}

@@ -54,8 +54,10 @@ func rows() []row {
 	return append(rs,
 		row{"conn: round trip of 64 B, two processes", "us", "<= 1.60",
 			connPing, tcpPing},
+		row{"messenger: round trip of 64 B, two processes", "us", "<= 1.60",
+			messengerPing, tcpPing},
 		row{"messenger: call of 64 B, two processes", "us", "<= 1.60",
-			messengerPing, tcpPing})
+			messengerCall, tcpCall})
 }
 
 func main() {

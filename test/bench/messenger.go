@@ -85,9 +85,11 @@ const (
 	typeData = 1
 	typePing = 2
 	typeLast = 3
+	typeBall = 4
 )
 
-// sink counts what arrives, and answers typeLast, which says that all is there.
+// sink counts what arrives, sends typeBall back, and answers typePing and
+// typeLast, which says that all is there.
 type sink struct {
 	messenger.BaseDispatcher
 	first, last, bytes atomic.Int64
@@ -100,6 +102,12 @@ func (s *sink) FastDispatch(m *messenger.Message) bool {
 		s.first.CompareAndSwap(0, now)
 		s.last.Store(now)
 		s.bytes.Add(m.Data.Len())
+		m.Release()
+		return true
+	case typeBall:
+		if err := sendBall(m.Conn, m.Front); err != nil {
+			panic(err)
+		}
 		m.Release()
 		return true
 	case typePing, typeLast:
@@ -162,8 +170,76 @@ func messengerStream(size int, crc bool, d time.Duration) (r result, err error) 
 	return r, nil
 }
 
-// messengerPing makes calls of pingSize bytes for d and returns seconds per call.
+// player answers typeBall with the next one until its meter says enough.
+type player struct {
+	messenger.BaseDispatcher
+	mt   *meter
+	n    int
+	done chan error
+}
+
+func (p *player) FastDispatch(m *messenger.Message) bool {
+	if m.Type != typeBall {
+		return false
+	}
+	defer m.Release()
+	if p.n++; !p.mt.next(p.n) {
+		p.done <- nil
+		return true
+	}
+	if err := sendBall(m.Conn, m.Front); err != nil {
+		p.done <- err
+	}
+	return true
+}
+
+func sendBall(c *messenger.Connection, front []byte) error {
+	m := messenger.NewMessage(typeBall)
+	m.Front = append(m.Front, front...)
+	ok, err := c.TrySend(m)
+	if !ok {
+		m.Release()
+		err = errors.Join(err, errors.New("ping: cannot send"))
+	}
+	return err
+}
+
+// messengerPing bounces messages of pingSize bytes for d and returns seconds per
+// round trip. Both ends answer in FastDispatch.
 func messengerPing(d time.Duration) (r result, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), d+30*time.Second)
+	defer cancel()
+	server, err := startChild("messenger")
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, server.close()) }()
+	p := &player{done: make(chan error, 1)}
+	client, err := newEntity("client.1", true, p)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, client.close()) }()
+	c, err := join(ctx, client, server.at)
+	if err != nil {
+		return r, err
+	}
+	p.mt = newMeter(d)
+	begin := time.Now()
+	if err := sendBall(c, make([]byte, pingSize)); err != nil {
+		return r, err
+	}
+	if err := <-p.done; err != nil {
+		return r, err
+	}
+	r.value = time.Since(begin).Seconds() / float64(p.n)
+	r.allocs = p.mt.perMessage(p.n)
+	return r, nil
+}
+
+// messengerCall makes calls of pingSize bytes for d and returns seconds per call.
+// A goroutine waits for each reply.
+func messengerCall(d time.Duration) (r result, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), d+30*time.Second)
 	defer cancel()
 	server, err := startChild("messenger")

@@ -140,6 +140,48 @@ func (e *tcpEcho) addr() string { return e.ln.Addr().String() }
 
 func (e *tcpEcho) close() error { return errors.Join(e.g.Wait(), e.ln.Close()) }
 
+// tcpCall is tcpPing whose answers are read by one goroutine and waited for by
+// another, as calls over a shared connection are.
+func tcpCall(d time.Duration) (v float64, err error) {
+	server, err := startChild("tcp")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, server.close()) }()
+	client, err := net.Dial("tcp", server.at)
+	if err != nil {
+		return 0, err
+	}
+	answers := make(chan error, 1)
+	go func() { // ends with the connection
+		defer close(answers)
+		b := make([]byte, pingSize)
+		for {
+			_, err := io.ReadFull(client, b)
+			answers <- err
+			if err != nil {
+				return
+			}
+		}
+	}()
+	b := make([]byte, pingSize)
+	begin, n := time.Now(), 0
+	for time.Since(begin) < d {
+		if _, err := client.Write(b); err != nil {
+			return 0, err
+		}
+		if err := <-answers; err != nil {
+			return 0, err
+		}
+		n++
+	}
+	v = time.Since(begin).Seconds() / float64(n)
+	err = client.Close()
+	for range answers { //nolint:revive // until the reader has ended
+	}
+	return v, err
+}
+
 // tcpPing bounces pingSize bytes for d and returns seconds per round trip.
 func tcpPing(d time.Duration) (v float64, err error) {
 	server, err := startChild("tcp")

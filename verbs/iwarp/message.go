@@ -135,7 +135,7 @@ func (q *queuePair) executeLocal(w *sendWQE) bool {
 		w.status = driver.StatusMWBindErr
 	case driver.OpLocalInvalidate:
 		if r := q.dev.stags.lookup(w.invalidate); r != nil && r.qp == q {
-			r.revoke()
+			r.owner.revoke()
 			return true
 		}
 		w.status = driver.StatusLocQPOpErr

@@ -10,9 +10,9 @@ import (
 	"github.com/argonaut-rdma/argonaut/verbs/driver"
 )
 
-// mr is a memory region or a scoped key.
+// mr is a memory region or a scoped key. It is never used again for another: work that named it may still look.
 type mr struct {
-	r      *region
+	r      region
 	pages  int64
 	pinned bool
 	parent *mr          // of a scoped key
@@ -68,7 +68,8 @@ func (p *pd) RegMR(mem []byte, acc driver.Access) (driver.MR, error) {
 	if acc&driver.AccessZeroBased != 0 {
 		base = 0
 	}
-	m := &mr{r: newRegion(mem, base, acc, p, nil), pages: pages, pinned: d.cfg.Pin}
+	m := &mr{pages: pages, pinned: d.cfg.Pin}
+	m.r.init(mem, base, acc, p, nil)
 	if !d.publish(m) {
 		m.giveBack()
 		return nil, fmt.Errorf("iwarp: steering tags exhausted: %w", driver.ErrLimit)
@@ -103,8 +104,9 @@ func (p *pd) RegScoped(parent driver.MR, off, n uint64, acc driver.Access, qp dr
 		d.nMR.Add(-1)
 		return nil, fmt.Errorf("iwarp: scoped key of a deregistered region: %w", driver.ErrInvalid)
 	}
-	m := &mr{r: newRegion(pm.r.mem[off:off+n:off+n], pm.r.base+off, acc, p, q), parent: pm}
-	m.r.revoke = func() { m.revoke(d) }
+	m := &mr{parent: pm}
+	m.r.init(pm.r.mem[off:off+n:off+n], pm.r.base+off, acc, p, q)
+	m.r.owner = m
 	if !d.publish(m) {
 		m.giveBack()
 		return nil, fmt.Errorf("iwarp: steering tags exhausted: %w", driver.ErrLimit)
@@ -133,7 +135,7 @@ func (d *Device) publish(m *mr) bool {
 		return false
 	}
 	m.r.stag = stag
-	d.stags.set(stag, m.r)
+	d.stags.set(stag, &m.r)
 	return true
 }
 
@@ -144,7 +146,7 @@ func (m *mr) giveBack() {
 	d.pages.Add(-m.pages)
 	d.nMR.Add(-1)
 	if m.pinned {
-		d.pins.unpin(regionAddr(m.r))
+		d.pins.unpin(regionAddr(&m.r))
 	}
 	if m.parent != nil {
 		m.parent.kids.Add(-1)
@@ -156,9 +158,9 @@ func regionAddr(r *region) (addr, n uint64) {
 }
 
 // revoke ends all use of the key; the object stays until Deregister.
-func (m *mr) revoke(d *Device) {
+func (m *mr) revoke() {
 	m.once.Do(func() {
-		d.stags.set(m.r.stag, nil)
+		m.r.pd.dev.stags.set(m.r.stag, nil)
 		m.r.close()
 	})
 }
@@ -183,7 +185,7 @@ func (m *mr) Deregister() error {
 		return nil
 	}
 	d := m.r.pd.dev
-	m.revoke(d)
+	m.revoke()
 	d.stags.release(m.r.stag)
 	m.giveBack()
 	return nil

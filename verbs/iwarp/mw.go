@@ -46,7 +46,7 @@ func (w *window) RKey() uint32 {
 
 // Dealloc unbinds the window if need be.
 func (w *window) Dealloc() error {
-	w.unbind()
+	w.revoke()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.gone {
@@ -80,17 +80,16 @@ func (w *window) bind(q *queuePair, b *driver.MWBind) bool {
 	if w.gone || w.bound != nil || !m.adopt() { // type 2: a bound window is invalidated first
 		return false
 	}
-	r := newRegion(m.r.mem[off:off+b.Length:off+b.Length], base, b.Access, w.pd, q)
-	r.stag = b.RKey
-	r.revoke = w.unbind
+	r := &region{stag: b.RKey, owner: w}
+	r.init(m.r.mem[off:off+b.Length:off+b.Length], base, b.Access, w.pd, q)
 	w.key, w.bound, w.parent, w.qp = b.RKey, r, m, q
 	q.windows.Store(w, struct{}{})
 	w.dev.stags.set(w.key, r)
 	return true
 }
 
-// unbind ends all use of the binding, if there is one. The key stays the window's.
-func (w *window) unbind() {
+// revoke ends all use of the binding, if there is one. The key stays the window's.
+func (w *window) revoke() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.bound == nil {

@@ -209,7 +209,7 @@ func (q *queuePair) Destroy() error {
 		return nil
 	}
 	q.windows.Range(func(w, _ any) bool {
-		w.(*window).unbind()
+		w.(*window).revoke()
 		return true
 	})
 	if q.srq == nil {

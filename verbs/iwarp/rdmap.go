@@ -262,7 +262,7 @@ func (q *queuePair) endSend() bool {
 		if reg == nil || reg.qp != q {
 			return q.recvFault(wire.TermRDMAPCantInvalidate, driver.StatusWRFlushErr)
 		}
-		reg.revoke()
+		reg.owner.revoke()
 		wc.InvalidatedRKey, wc.HasInv = h.STag, true
 	}
 	w := r.recv

@@ -1,6 +1,7 @@
 package iwarp
 
 import (
+	"sync"
 	"sync/atomic"
 
 	"github.com/argonaut-rdma/argonaut/verbs/driver"
@@ -18,16 +19,21 @@ type region struct {
 	stag   uint32
 	pd     *pd
 	qp     *queuePair // nil: any QP of the PD. Else remote access is this QP's peer's alone, and the peer may invalidate it
-	revoke func()     // with qp: takes the key out of use
+	owner  revoker    // with qp
 
 	uses    atomic.Int64
-	drained chan struct{} // one token, when the last use after close ends
+	mu      sync.Mutex
+	drained sync.Cond // the last use after close has ended
 }
+
+// revoker takes a key out of use.
+type revoker interface{ revoke() }
 
 const regionClosed = 1 << 62
 
-func newRegion(mem []byte, base uint64, access driver.Access, p *pd, q *queuePair) *region {
-	return &region{mem: mem, base: base, access: access, pd: p, qp: q, drained: make(chan struct{}, 1)}
+func (r *region) init(mem []byte, base uint64, access driver.Access, p *pd, q *queuePair) {
+	r.mem, r.base, r.access, r.pd, r.qp = mem, base, access, p, q
+	r.drained.L = &r.mu
 }
 
 // acquire begins a use; false when the region is closed.
@@ -41,10 +47,9 @@ func (r *region) acquire() bool {
 
 func (r *region) release() {
 	if r.uses.Add(-1) == regionClosed {
-		select {
-		case r.drained <- struct{}{}:
-		default:
-		}
+		r.mu.Lock()
+		r.drained.Broadcast()
+		r.mu.Unlock()
 	}
 }
 
@@ -52,9 +57,14 @@ func (r *region) closed() bool { return r.uses.Load() >= regionClosed }
 
 // close ends the region and returns when no byte of it is touched any more. It is called once.
 func (r *region) close() {
-	if r.uses.Add(regionClosed) != regionClosed {
-		<-r.drained
+	if r.uses.Add(regionClosed) == regionClosed {
+		return
 	}
+	r.mu.Lock()
+	for r.uses.Load() != regionClosed {
+		r.drained.Wait()
+	}
+	r.mu.Unlock()
 }
 
 // offset checks that [addr, addr+n) lies inside and returns where in mem it begins.

@@ -76,7 +76,8 @@ func TestSTagsDoNotFollowEachOther(t *testing.T) {
 // close returns when the last use has ended, and no use begins after it.
 func TestRegionClose(t *testing.T) {
 	for range 200 {
-		r := newRegion(nil, 0, 0, nil, nil)
+		r := new(region)
+		r.init(nil, 0, 0, nil, nil)
 		var users atomic.Int64
 		var wg sync.WaitGroup
 		for range 4 {
@@ -96,7 +97,8 @@ func TestRegionClose(t *testing.T) {
 }
 
 func TestRegionBounds(t *testing.T) {
-	r := newRegion(make([]byte, 100), 1000, 0, nil, nil)
+	r := new(region)
+	r.init(make([]byte, 100), 1000, 0, nil, nil)
 	for _, tc := range []struct {
 		addr, n, off uint64
 		ok           bool
@@ -174,4 +176,21 @@ func TestDeregisterIsRefusedUnderKeys(t *testing.T) {
 	require.NoError(t, m.Deregister())
 	_, err = e.pd.RegScoped(m, 10, 20, driver.AccessRemoteWrite, e.qp)
 	require.ErrorIs(t, err, driver.ErrInvalid)
+}
+
+// A scoped key is one object: it is made for each payload that a peer fetches.
+func TestScopedKeyIsOneObject(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	e := newEnd(t, endConfig{})
+	m, err := e.pd.RegMR(make([]byte, 4096), driver.AccessLocalWrite)
+	require.NoError(t, err)
+	require.LessOrEqual(t, testing.AllocsPerRun(1000, func() {
+		k, err := e.pd.RegScoped(m, 0, 100, driver.AccessRemoteRead, e.qp)
+		if err != nil || k.Deregister() != nil {
+			t.Fatal(err)
+		}
+	}), 1.0)
+	require.NoError(t, m.Deregister())
 }

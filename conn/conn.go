@@ -2,7 +2,9 @@ package conn
 
 import (
 	"context"
+	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -151,8 +153,8 @@ func (c *Conn) Resume() { c.kick(mailResume) }
 
 // Shutdown ends the connection gracefully: it refuses new sends, flushes what
 // was accepted, says goodbye, and waits until the peer has closed; when ctx ends
-// first, the connection is cut and ctx's error returned. It blocks, so it must
-// not be called from a callback.
+// first, the connection is cut, and the error, which matches ctx's, tells what it
+// was waiting for. It blocks, so it must not be called from a callback.
 func (c *Conn) Shutdown(ctx context.Context) error {
 	c.startShutdown()
 	select {
@@ -160,9 +162,31 @@ func (c *Conn) Shutdown(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
+	err := c.unfinished(ctx.Err())
 	c.abort()
 	<-c.done
-	return ctx.Err()
+	return err
+}
+
+// unfinished says what a shutdown that ends with err was still waiting for.
+func (c *Conn) unfinished(err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var what []string
+	if n := int(c.tx.built - c.tx.posted); n > 0 || c.out.list != nil {
+		what = append(what, fmt.Sprintf("SENDs waiting for the peer's receive buffers: %d", n))
+	}
+	if n := c.rndv.count(); n > 0 {
+		s := fmt.Sprintf("payloads not fetched: %d", n)
+		if c.rndv.parked {
+			s += fmt.Sprintf(" (for %v the peer has had no memory for them, or not admitted them)", time.Since(c.rndv.progress).Round(time.Millisecond))
+		}
+		what = append(what, s)
+	}
+	if len(what) == 0 {
+		what = []string{"the peer has not closed its side"}
+	}
+	return fmt.Errorf("connection to %s is cut: %s: %w", c.remote, strings.Join(what, ", "), err)
 }
 
 // startShutdown refuses new sends and has the poller say goodbye once all is

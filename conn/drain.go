@@ -83,6 +83,7 @@ func (c *Conn) goodbye(ctx context.Context) {
 		case <-c.done:
 			return
 		case <-ctx.Done():
+			c.e.log.Warn("shutdown", "err", c.unfinished(ctx.Err()))
 		}
 	}
 	c.abort()

@@ -77,6 +77,12 @@ func (w *logBuffer) Write(p []byte) (int, error) {
 	return w.b.Write(p)
 }
 
+func (w *logBuffer) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.b.String()
+}
+
 // newNode makes a node; when the test ends, it is shut down, and must have
 // given everything back.
 func newNode(t testing.TB, cfg nodeConfig) *node {
@@ -109,7 +115,9 @@ func newNode(t testing.TB, cfg nodeConfig) *node {
 			cfg.RecvSize = 16 << 10
 		}
 	}
-	cfg.Logger = testLog(t)
+	if cfg.Logger == nil {
+		cfg.Logger = testLog(t)
+	}
 	n.Endpoint, err = NewEndpoint(n.dev, n.a, cfg.Config)
 	require.NoError(t, err)
 	t.Cleanup(n.end)

@@ -27,6 +27,7 @@ type rndvRing struct {
 
 func (r *rndvRing) full() bool            { return r.sent-r.done == uint64(len(r.sends)) }
 func (r *rndvRing) empty() bool           { return r.sent == r.done }
+func (r *rndvRing) count() int            { return int(r.sent - r.done) }
 func (r *rndvRing) at(n uint64) *rndvSend { return &r.sends[n%uint64(len(r.sends))] }
 
 // putRTS adds a message whose payload the peer will fetch. With c.mu.

@@ -2,7 +2,9 @@ package conn
 
 import (
 	"context"
+	"fmt"
 	"sync"
+	"time"
 
 	"github.com/argonaut-rdma/argonaut/buffer"
 )
@@ -66,9 +68,25 @@ func (s *supplier) run(ctx context.Context) {
 	}
 }
 
+// longWait is how long memory may be waited for before it is worth a line in
+// the log: the connection stands still meanwhile.
+const longWait = time.Second
+
 // serve waits for the memory of one request, as long as its connection lives,
 // and hands it to the poller.
 func (s *supplier) serve(r request) {
+	if r.kind != askWake {
+		began := time.Now()
+		t := time.AfterFunc(longWait, func() {
+			s.e.log.Warn("a connection stands still: no arena memory for what it has received; it goes on when somebody releases some, or with a larger arena",
+				"remote", r.c.remote, "bytes", r.n, "account", fmt.Sprintf("%+v", s.e.arena.Account()))
+		})
+		defer func() {
+			if !t.Stop() {
+				s.e.log.Info("a connection has stood still for want of memory", "remote", r.c.remote, "bytes", r.n, "for", time.Since(began))
+			}
+		}()
+	}
 	var b buffer.RDMABuffer
 	var l *buffer.List
 	var err error

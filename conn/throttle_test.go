@@ -3,6 +3,8 @@ package conn
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -234,4 +236,48 @@ func TestNoAllocations(t *testing.T) {
 			require.Zero(t, testing.AllocsPerRun(500, round))
 		})
 	}
+}
+
+// A shutdown that does not end says what it waits for.
+func TestShutdownNamesTheParkedPeer(t *testing.T) {
+	cfg := nodeConfig{Config: Config{EagerMax: -1}}
+	theirs := cfg
+	theirs.Admit = func(*Conn, []byte, int64) bool { return false }
+	p := newPair(t, cfg, theirs)
+	p.a.send(p.ab, "big", 300_000)
+	require.Eventually(t, func() bool { return p.ba.Stats().Parks == 1 }, wait, time.Millisecond)
+	require.Eventually(t, func() bool {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		return strings.Contains(p.ab.unfinished(ctx.Err()).Error(), "the peer has had no memory")
+	}, wait, time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	err := p.ab.Shutdown(ctx)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, p.ab.RemoteAddr().String())
+	require.ErrorContains(t, err, "payloads not fetched: 1 (for ")
+}
+
+// A connection that waits for memory for long is in the log.
+func TestLongWaitForMemoryIsLogged(t *testing.T) {
+	log := new(logBuffer)
+	theirs := nodeConfig{budget: 4 << 20, Config: Config{EagerMax: -1, MaxMessage: 1 << 20, Logger: slog.New(slog.NewTextHandler(log, nil))}}
+	p := newPair(t, nodeConfig{Config: Config{EagerMax: -1}}, theirs)
+	var taken []buffer.RDMABuffer
+	owner := p.b.a.Owner("hog", 0)
+	for {
+		b, ok := p.b.a.TryGet(64<<10, owner)
+		if !ok {
+			break
+		}
+		taken = append(taken, b)
+	}
+	data := p.a.send(p.ab, "big", 300_000)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "no arena memory") }, wait, time.Millisecond)
+	for _, b := range taken {
+		b.Release()
+	}
+	p.b.expect(p.ba, "big", data)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "has stood still") }, wait, time.Millisecond)
 }

@@ -236,3 +236,15 @@ func (s *syncSlice[T]) all() []T {
 	defer s.mu.Unlock()
 	return append([]T(nil), s.v...)
 }
+
+// newLogger collects what is logged.
+func newLogger(to *syncSlice[string]) *slog.Logger {
+	return slog.New(slog.NewTextHandler(logSlice{to}, nil))
+}
+
+type logSlice struct{ to *syncSlice[string] }
+
+func (l logSlice) Write(p []byte) (int, error) {
+	l.to.add(string(p))
+	return len(p), nil
+}

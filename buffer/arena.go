@@ -26,8 +26,9 @@ type Arena struct {
 	scrub      bool
 	slots      []slot
 	regions    []region
-	backing    string  // of the first region
-	tracer     *tracer // nil: no tracing
+	backing    string    // of the first region
+	foreign    *RegCache // not nil: an arena of the caller's memory
+	tracer     *tracer   // nil: no tracing
 	cores      cores
 
 	gate   atomic.Int64  // not 0: somebody waits, or the arena closes

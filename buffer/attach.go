@@ -83,7 +83,7 @@ func (a *Arena) Attach(ctx context.Context, pd *verbs.PD) error {
 			return err
 		}
 	}
-	if err := a.register(ctx, "attach", []*attachment{at}, live); err != nil {
+	if err := a.register(ctx, "attach", []*attachment{at}, live, at.acc); err != nil {
 		return err
 	}
 	a.publish(append(slices.Clone(*a.attachments.Load()), at))
@@ -100,8 +100,8 @@ func (a *Arena) touch(ctx context.Context, regions []int) error {
 }
 
 // register registers regions on every one of ats, on a pool, or on none. Under
-// attachSem.
-func (a *Arena) register(ctx context.Context, op string, ats []*attachment, regions []int) error {
+// attachSem; memory of the caller is guarded by the state of its entry.
+func (a *Arena) register(ctx context.Context, op string, ats []*attachment, regions []int, acc verbs.Access) error {
 	var total int64
 	for _, i := range regions {
 		total += int64(len(a.regions[i].mem)) * int64(len(ats))
@@ -114,7 +114,7 @@ func (a *Arena) register(ctx context.Context, op string, ats []*attachment, regi
 			mem, mr := a.regions[i].mem, &mrs[k*len(regions)+n]
 			jobs = append(jobs, &job{run: func() (err error) {
 				if err = ctx.Err(); err == nil {
-					*mr, err = at.pd.RegMR(mem, at.acc)
+					*mr, err = at.pd.RegMR(mem, acc|at.acc)
 				}
 				if err == nil {
 					p.add(int64(len(mem)))
@@ -168,6 +168,9 @@ func (a *Arena) register(ctx context.Context, op string, ats []*attachment, regi
 
 // lockAttach waits for its turn until ctx ends: registrations take long.
 func (a *Arena) lockAttach(ctx context.Context) error {
+	if a.foreign != nil {
+		return errForeign
+	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}

@@ -24,6 +24,7 @@ const (
 	poolGeneral = iota
 	poolReserve // chunks for Control
 	poolElastic // chunks of regions that may be given up: the last choice
+	poolForeign // memory of the caller: see RegCache
 	pools
 )
 

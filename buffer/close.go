@@ -18,6 +18,9 @@ const closeGrace = 250 * time.Millisecond
 // returns at most 250 ms after ctx ended. Close may be called again to finish,
 // for instance when QPs are gone; once it has returned nil it always does.
 func (a *Arena) Close(ctx context.Context) error {
+	if a.foreign != nil {
+		return errForeign
+	}
 	a.mu.Lock()
 	if !a.closing {
 		a.closing = true
@@ -82,7 +85,7 @@ func (a *Arena) Close(ctx context.Context) error {
 		return nil
 	}
 	a.cfg.Logger.Warn("arena not closed", "holders", len(holders), "bytes mapped", kept)
-	return &LeakError{Holders: holders, Regions: regions, Quarantined: kept}
+	return &LeakError{What: "arena", Holders: holders, Regions: regions, Quarantined: kept}
 }
 
 // failAll ends every wait with ErrClosed. Under Arena.mu.

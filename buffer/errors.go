@@ -27,6 +27,7 @@ var (
 	errNoMemory = errors.New("no memory is free")
 	errNoQuota  = errors.New("no quota is left")
 
+	errForeign     = fmt.Errorf("%w: memory of a RegCache is not an arena to be used: use the RegCache", ErrNotSupported)
 	errArenaClosed = fmt.Errorf("buffer: the arena is closed or closing: %w", ErrClosed)
 )
 

@@ -194,7 +194,7 @@ func (a *Arena) addRegion(ctx context.Context, i int) error {
 			todo = append(todo, at)
 		}
 	}
-	if err := a.register(ctx, "grow", todo, []int{i}); err != nil {
+	if err := a.register(ctx, "grow", todo, []int{i}, 0); err != nil {
 		return errors.Join(err, a.leave(ctx, i))
 	}
 	a.mu.Lock()

@@ -8,6 +8,7 @@ import (
 
 // LeakError is what Close returns when not everything came back.
 type LeakError struct {
+	What        string   // "arena", or "memory" of the caller
 	Holders     []Holder // buffers, or references with Config.Trace, that are still held
 	Regions     []error  // regions that could not be deregistered or unmapped, and why
 	Quarantined int64    // bytes that stay mapped
@@ -19,7 +20,11 @@ const listed = 16
 // Error names every holder and region, up to some number.
 func (e *LeakError) Error() string {
 	var s strings.Builder
-	fmt.Fprintf(&s, "buffer: arena not closed: %d bytes stay mapped", e.Quarantined)
+	what, stay := "arena", "stay mapped"
+	if e.What == "memory" {
+		what, stay = e.What, "have to stay mapped"
+	}
+	fmt.Fprintf(&s, "buffer: %s not closed: %d bytes %s", what, e.Quarantined, stay)
 	if len(e.Holders) > 0 {
 		fmt.Fprintf(&s, "; %d buffers are held: release them, or close the QPs that have them posted, and call Close again", len(e.Holders))
 	}

@@ -7,7 +7,7 @@ func (a *Arena) put(s uint32, m uint64, cl uint8) {
 	if metaCharged(m) {
 		o = a.owner(ownerOf(m))
 	}
-	if a.chunks[s>>a.chunkShift].pool == poolReserve || a.gate.Load() != 0 || o != nil && o.over.Load() {
+	if a.chunks[s>>a.chunkShift].pool&poolReserve != 0 || a.gate.Load() != 0 || o != nil && o.over.Load() {
 		a.putSlow(s, m, cl)
 		return
 	}
@@ -58,8 +58,12 @@ func (a *Arena) flush(k *core, s uint32, cl uint8) {
 	a.settle()
 }
 
-// putSlow takes a slot back to its chunk.
+// putSlow takes a slot back to its chunk. The last reference to memory of the
+// caller is the cache's.
 func (a *Arena) putSlow(s uint32, m uint64, cl uint8) {
+	if a.foreign != nil {
+		panic("buffer: memory of a RegCache was released once too often")
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if metaCharged(m) {

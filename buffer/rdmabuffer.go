@@ -97,6 +97,9 @@ func (b RDMABuffer) unref(holder bool) {
 		}
 		if count(w) > 1 {
 			if s.state.CompareAndSwap(w, w-1) {
+				if count(w) == 2 && b.a.foreign != nil {
+					b.a.foreign.released(b.num())
+				}
 				return
 			}
 			continue
@@ -110,7 +113,7 @@ func (b RDMABuffer) unref(holder bool) {
 		if b.a.tracer != nil {
 			b.a.tracer.last(b)
 		}
-		if invariants {
+		if invariants && b.a.foreign == nil {
 			poison(b.a.slotMem(b.num()))
 		}
 		if gen(w) == maxGen {

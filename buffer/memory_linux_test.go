@@ -46,11 +46,14 @@ func newCache(t *testing.T, cfg RegCacheConfig) *RegCache {
 	t.Helper()
 	c, err := NewRegCache(cfg)
 	require.NoError(t, err)
-	t.Cleanup(func() {
-		require.NoError(t, c.Close(context.Background()))
-		require.Equal(t, RegCacheStats{FreePieces: c.cfg.MaxPieces, Hits: c.hits, Misses: c.misses, Evicted: c.evicted}, c.Stats())
-	})
 	return c
+}
+
+// closeCache is to be deferred: it comes before mmap's memory goes.
+func closeCache(t *testing.T, c *RegCache) {
+	t.Helper()
+	require.NoError(t, c.Close(context.Background()))
+	require.Equal(t, RegCacheStats{FreePieces: c.cfg.MaxPieces, Hits: c.hits, Misses: c.misses, Evicted: c.evicted}, c.Stats())
 }
 
 func mustRegister(t *testing.T, m *Memory, acc verbs.Access) *Registration {
@@ -64,6 +67,7 @@ func TestMemoryIsReused(t *testing.T) {
 	verbstest.NoLeaks(t)
 	pd := openPD(t, iwarp.Config{}, &verbstest.Script{})
 	c := newCache(t, RegCacheConfig{PDs: []*verbs.PD{pd}, MaxIdle: 2})
+	defer closeCache(t, c)
 	var ms []*Memory
 	for range 4 {
 		m, err := c.Add(anon(t, 10*Page))
@@ -108,6 +112,7 @@ func TestMemoryInUseStays(t *testing.T) {
 	verbstest.NoLeaks(t)
 	pd := openPD(t, iwarp.Config{}, &verbstest.Script{})
 	c := newCache(t, RegCacheConfig{PDs: []*verbs.PD{pd}, MaxIdle: -1})
+	defer closeCache(t, c)
 	m, err := c.Add(anon(t, Page))
 	require.NoError(t, err)
 	r := mustRegister(t, m, 0)
@@ -146,6 +151,7 @@ func TestMemoryIsSplit(t *testing.T) {
 	verbstest.NoLeaks(t)
 	x, y := openPD(t, iwarp.Config{MaxMRSize: 5*Page + 7}, &verbstest.Script{}), openPD(t, iwarp.Config{}, &verbstest.Script{})
 	c := newCache(t, RegCacheConfig{PDs: []*verbs.PD{x, y}})
+	defer closeCache(t, c)
 	all := anon(t, 20*Page)
 	mem := all[100 : 12*Page+300] // unaligned at both ends
 	for i := range mem {
@@ -175,6 +181,7 @@ func TestMemoryIsSplit(t *testing.T) {
 	l.Release()
 	r.Close()
 	small := newCache(t, RegCacheConfig{PDs: []*verbs.PD{x}, MaxPieces: 2})
+	defer closeCache(t, small)
 	m, err = small.Add(mem)
 	require.NoError(t, err)
 	_, err = m.Register(context.Background(), 0)
@@ -188,6 +195,7 @@ func TestMemoryRegistrationRollsBack(t *testing.T) {
 	verbstest.NoLeaks(t)
 	x, y := openPD(t, iwarp.Config{}, &verbstest.Script{}), openPD(t, iwarp.Config{MaxPages: 10, MaxMRSize: 4 * Page}, &verbstest.Script{})
 	c := newCache(t, RegCacheConfig{PDs: []*verbs.PD{x, y}})
+	defer closeCache(t, c)
 	a, err := c.Add(anon(t, 8*Page))
 	require.NoError(t, err)
 	b, err := c.Add(anon(t, 8*Page))
@@ -211,6 +219,7 @@ func TestKindsOfMemory(t *testing.T) {
 	verbstest.NoLeaks(t)
 	pd := openPD(t, iwarp.Config{}, &verbstest.Script{})
 	c := newCache(t, RegCacheConfig{PDs: []*verbs.PD{pd}})
+	defer closeCache(t, c)
 	path := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(path, bytes.Repeat([]byte("data"), Page), 0o600))
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -285,6 +294,7 @@ func TestHugeTLB(t *testing.T) {
 	defer func() { require.NoError(t, unix.Munmap(mem)) }()
 	pd := openPD(t, iwarp.Config{}, &verbstest.Script{})
 	c := newCache(t, RegCacheConfig{PDs: []*verbs.PD{pd}})
+	defer closeCache(t, c)
 	m, err := c.Add(mem)
 	require.NoError(t, err)
 	mustRegister(t, m, verbs.AccessLocalWrite).Close()
@@ -347,6 +357,8 @@ func TestMemoryTransfer(t *testing.T) {
 	verbstest.NoLeaks(t)
 	x, y := connect(t)
 	cx, cy := newCache(t, RegCacheConfig{PDs: []*verbs.PD{x.pd}}), newCache(t, RegCacheConfig{PDs: []*verbs.PD{y.pd}})
+	defer closeCache(t, cx)
+	defer closeCache(t, cy)
 	src, dst := anon(t, 3*Page), mmap(t, int(memfd(t, 3*Page).Fd()), 0, 3*Page, rw, unix.MAP_SHARED)
 	for i := range src {
 		src[i] = byte(i * 13)

@@ -91,6 +91,9 @@ type Config struct {
 	DialStream   func(ctx context.Context, hostport string) (net.Conn, error)
 	ListenStream func(ctx context.Context, hostport string) (net.Listener, error)
 
+	// Inject makes things go wrong, for tests.
+	Inject *Inject
+
 	// Logger gets what no caller can be told; nothing per message. nil: silent.
 	Logger *slog.Logger
 }

@@ -17,6 +17,15 @@ func (l *link) receive(h *msgr2.Header, m *Message) {
 	m.Conn = c
 	size := m.size()
 	n := &c.m.n
+	if i := c.m.inject; i != nil {
+		if err := l.callStep("MESSAGE", false); err != nil || i.blackholed(c.peerType) {
+			m.Release()
+			if err != nil {
+				l.fail("inject", err)
+			}
+			return
+		}
+	}
 	var batch [ackBatch]*Message
 	c.recvMu.Lock()
 	defer c.recvMu.Unlock()
@@ -34,10 +43,12 @@ func (l *link) receive(h *msgr2.Header, m *Message) {
 	switch v {
 	case session.Duplicate:
 		n.duplicates.Add(1)
+		c.m.inject.unexpected("old message", c)
 		m.Release()
 		return
 	case session.Skipped:
 		n.skipped.Add(1)
+		c.m.inject.unexpected("skipped message", c)
 	}
 	n.received.Add(1)
 	n.bytesReceived.Add(uint64(size))
@@ -149,6 +160,7 @@ func (c *Connection) handle(e event) {
 	}
 	chain := c.m.dispatchers()
 	if e.kind == eventMessage {
+		c.holdBack()
 		c.handleMessage(chain, e.m)
 		return
 	}
@@ -168,6 +180,20 @@ func (c *Connection) handle(e event) {
 	}
 }
 
+// holdBack is the delay of a delivery that was injected.
+func (c *Connection) holdBack() {
+	d := c.m.inject.delay(c.peerType)
+	if d == 0 {
+		return
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-c.ctx.Done():
+	}
+}
+
 func (c *Connection) handleMessage(chain []Dispatcher, m *Message) {
 	ctx := m.ctx
 	if ctx == nil {
@@ -179,7 +205,8 @@ func (c *Connection) handleMessage(chain []Dispatcher, m *Message) {
 		}
 	}
 	c.m.n.unhandled.Add(1)
-	c.m.log.Warn("no dispatcher for a message", "peer", c.peerName(), "type", m.Type)
+	c.m.log.Debug("no dispatcher for a message", "peer", c.peerName(), "type", m.Type)
+	c.m.inject.unexpected("unhandled message", c)
 	m.Release()
 }
 

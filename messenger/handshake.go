@@ -40,6 +40,7 @@ type handshake struct {
 	inline     []byte // of the sealed frame whose preamble has been opened
 	opened     bool   // it has
 	broken     error  // it has failed
+	stepErr    error  // of p.step, for what was to be sent
 	authResult AuthResult
 	peerType   EntityType
 	learned    msgr2.Addr // we, as the peer sees us
@@ -65,6 +66,7 @@ type hsParams struct {
 	policy     func(EntityType) Policy // towards a peer of that type
 	acceptable func(target msgr2.Addr) bool
 	session    sessionSide
+	step       func(frame string, sending bool) error // nil: none
 }
 
 // hsResult is what both sides know at the end.
@@ -119,6 +121,7 @@ func (h *handshake) start() [][]byte {
 	if !h.p.client {
 		return nil
 	}
+	h.stepped(stepBanner)
 	return h.send(nil, msgr2.Banner{Supported: h.p.offered, Required: msgr2.FeatureRevision1}.Append(nil))
 }
 
@@ -137,6 +140,9 @@ func (h *handshake) input(raw []byte) (out [][]byte, err error) {
 	if h.broken == nil {
 		out, h.broken = h.unit(raw)
 	}
+	if h.stepErr != nil {
+		return nil, h.stepErr
+	}
 	return out, h.broken
 }
 
@@ -148,6 +154,11 @@ func (h *handshake) unit(raw []byte) ([][]byte, error) {
 		h.received = append(h.received, raw...)
 	}
 	if h.at == hsBanner {
+		if h.p.step != nil {
+			if err := h.p.step(stepBanner, false); err != nil {
+				return nil, err
+			}
+		}
 		return h.banner(raw)
 	}
 	tag, payload, err := h.open(raw)
@@ -156,6 +167,9 @@ func (h *handshake) unit(raw []byte) ([][]byte, error) {
 	}
 	f := msgr2.New(tag)
 	if err := f.Decode(payload); err != nil {
+		return nil, err
+	}
+	if err := h.arrived(tag); err != nil {
 		return nil, err
 	}
 	switch {
@@ -279,6 +293,7 @@ func (h *handshake) banner(raw []byte) ([][]byte, error) {
 	h.at = hsHello
 	var out [][]byte
 	if !h.p.client {
+		h.stepped(stepBanner)
 		out = h.send(out, msgr2.Banner{Supported: h.p.offered, Required: msgr2.FeatureRevision1}.Append(nil))
 	}
 	return h.frame(out, &msgr2.Hello{Entity: msgr2.EntityType(h.p.name.Type), PeerAddr: h.p.seen}), nil
@@ -323,6 +338,7 @@ func (h *handshake) unexpected(f msgr2.Frame) error {
 }
 
 func (h *handshake) frame(out [][]byte, f msgr2.Frame) [][]byte {
+	h.stepped(f.Tag().String())
 	if h.shield == nil {
 		return h.send(out, msgr2.AppendControl(nil, f))
 	}

@@ -152,6 +152,9 @@ func (l *link) fail(op string, err error) {
 	t, cancel, wasOpen := l.t, l.cancel, l.isOpen
 	l.mu.Unlock()
 	l.m.countFailure(err)
+	if errors.As(err, new(*msgr2.DecodeError)) || errors.Is(err, msgr2.ErrChecksum) {
+		l.m.inject.unexpected("bad frame", l.owner.Load())
+	}
 	if t != nil {
 		t.close()
 	}
@@ -187,7 +190,7 @@ func (l *link) params(c *Connection, seen, target msgr2.Addr) hsParams {
 	p := hsParams{
 		client: c != nil, name: m.cfg.Name, nonce: m.cfg.Nonce, addrs: m.wireAddrs(),
 		seen: seen, target: target, offered: m.offered, auth: m.cfg.Auth, modes: m.cfg.Modes, remote: l.remote,
-		ended: l.ready, heads: l.scheme != SchemeTCP, session: l,
+		ended: l.ready, heads: l.scheme != SchemeTCP, session: l, step: l.stepper(),
 	}
 	if c != nil {
 		p.expect = c.peerType
@@ -212,6 +215,9 @@ func (l *link) established() error {
 		l.m.n.secure.Add(1)
 	}
 	l.limit = l.m.throttlesFor(r.peer.Type, r.policy)
+	if err := l.step("READY", false); err != nil {
+		return err
+	}
 	c := l.owner.Load()
 	l.mu.Lock()
 	if l.ended {

@@ -30,6 +30,7 @@ type Messenger struct {
 	offered   uint64
 	limits    msgr2.Limits
 	ex        *executor
+	inject    *injector // nil for none
 	dispatchB *throttle
 	loop      *Connection
 	endpoints map[string]*conn.Endpoint
@@ -187,7 +188,7 @@ func New(cfg Config) (*Messenger, error) {
 	m := &Messenger{
 		cfg: cfg, log: cfg.Logger, owner: cfg.Arena.Owner("messenger", 0), offered: offered(&cfg),
 		limits: msgr2.Limits{Front: uint32(cfg.MaxFront), Middle: uint32(cfg.MaxFront), Data: uint32(cfg.MaxData)}.WithDefaults(),
-		ex:     ex, dispatchB: newThrottle(cfg.DispatchBytes),
+		ex:     ex, inject: newInjector(cfg.Inject), dispatchB: newThrottle(cfg.DispatchBytes),
 		endpoints: map[string]*conn.Endpoint{}, stop: make(chan struct{}),
 		policies: map[EntityType]Policy{}, perType: map[EntityType]*typeThrottles{},
 		links: map[*link]struct{}{}, connections: map[*Connection]struct{}{}, peers: map[peerKey]*Connection{},

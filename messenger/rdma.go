@@ -261,6 +261,9 @@ func (l *link) rdmaFrame(msg conn.Message) (err error) {
 			data.Release()
 		}
 	}()
+	if err := l.m.inject.failure(); err != nil {
+		return err
+	}
 	head := msg.Head
 	if l.shield != nil {
 		if head, err = l.shield.openFrame(head, data); err != nil {

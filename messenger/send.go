@@ -212,6 +212,11 @@ func (c *Connection) fits(l *link, m *Message) error {
 
 // try sends e in the caller if that does not block. c.mu is held.
 func (c *Connection) try(l *link, e *entry) (bool, error) {
+	if i := c.m.inject; i != nil {
+		if err := i.failure(); err != nil || i.congested() {
+			return false, err
+		}
+	}
 	before, seq := c.session, e.seq
 	f := c.frame(c.scratch[:0], l, e)
 	c.scratch = f.head
@@ -452,7 +457,10 @@ func (c *Connection) drain() {
 			c.keep(&e)
 		}
 		c.mu.Unlock()
-		err := l.t.send(f)
+		err := c.m.inject.beforeSend()
+		if err == nil {
+			err = l.t.send(f)
+		}
 		switch {
 		case err == nil:
 			c.wrote(&e, !kept)

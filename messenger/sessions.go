@@ -154,7 +154,8 @@ func (l *link) answer(in session.Incoming, r *hsResult) (a session.Answer, t tak
 		m.mu.Unlock()
 		return a, t, nil
 	}
-	t.globalSeq = l.globalSeq
+	// Larger than that of an attempt of ours that lost the race: it may come later.
+	t.globalSeq = m.nextGlobalSeq(0)
 	l.owner.Store(c)
 	if err := l.failure(); err != nil {
 		c.lost(l, err) // it ended before it was known whose it is

@@ -124,6 +124,7 @@ func (l *link) handshakeStream(t *streamTransport, p hsParams) error {
 			return err
 		}
 		l.touch(true)
+		l.m.inject.pause()
 		out, err := l.hs.input(raw)
 		for _, raw := range out {
 			if werr := t.s.Write(raw, nil); werr != nil && err == nil {
@@ -137,6 +138,7 @@ func (l *link) handshakeStream(t *streamTransport, p hsParams) error {
 	if err := t.s.SetDeadline(time.Time{}); err != nil {
 		return err
 	}
+	l.m.inject.pause()
 	return l.established()
 }
 
@@ -185,6 +187,9 @@ type streamReader struct {
 }
 
 func (r *streamReader) frame(ctx context.Context) error {
+	if err := r.l.m.inject.failure(); err != nil {
+		return err
+	}
 	if sh := r.l.shield; sh != nil {
 		return r.sealed(ctx, sh)
 	}

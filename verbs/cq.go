@@ -44,7 +44,8 @@ type CQ struct {
 
 	mu        sync.Mutex
 	closed    bool
-	stash     []WC // taken from the device by purge, to be polled first
+	then      []func() // to be called after the poll
+	stash     []WC     // taken from the device by purge, to be polled first
 	delivered uint64
 	swallowed uint64
 	late      uint64
@@ -147,7 +148,18 @@ func (c *CQ) Poll(wcs []WC) (int, error) {
 		return 0, nil
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	n, err := c.poll(wcs)
+	then := c.then
+	c.then = nil
+	c.mu.Unlock()
+	for _, f := range then {
+		f()
+	}
+	return n, err
+}
+
+// poll is Poll; mu is held.
+func (c *CQ) poll(wcs []WC) (int, error) {
 	if c.closed {
 		return 0, c.dev.opError("poll", 0, ErrClosed)
 	}
@@ -207,7 +219,7 @@ func (c *CQ) settle(wcs []WC) (out int, err error) {
 					held.mu.Unlock()
 					held = nil
 				}
-				c.dev.srqSideEffects(wc)
+				c.afterwards(c.dev.srqSideEffects(wc))
 			}
 			wcs[out] = *wc
 			out++
@@ -240,7 +252,7 @@ func (c *CQ) settle(wcs []WC) (out int, err error) {
 			if win.mw != nil {
 				c.dev.windowDone(win, wc.Status == StatusSuccess)
 			} else {
-				c.dev.peerInvalidated(q, wc.InvalidatedRKey)
+				c.afterwards(c.dev.peerInvalidated(q, wc.InvalidatedRKey))
 			}
 		}
 		if !keep {
@@ -267,7 +279,7 @@ func (c *CQ) staleErr(id uint64, wc *WC, before error) error {
 
 // srqSideEffects is for the rare completions of SRQ entries that say something
 // about their QP.
-func (d *Device) srqSideEffects(wc *WC) {
+func (d *Device) srqSideEffects(wc *WC) (then func()) {
 	d.mu.Lock()
 	q := d.byQPN[wc.QPN]
 	d.mu.Unlock()
@@ -276,7 +288,15 @@ func (d *Device) srqSideEffects(wc *WC) {
 	case wc.Status != StatusSuccess:
 		q.setKnownError()
 	default:
-		d.peerInvalidated(q, wc.InvalidatedRKey)
+		return d.peerInvalidated(q, wc.InvalidatedRKey)
+	}
+	return nil
+}
+
+// afterwards has then called when the poll is over.
+func (c *CQ) afterwards(then func()) {
+	if then != nil {
+		c.then = append(c.then, then)
 	}
 }
 

@@ -60,20 +60,62 @@ func (e *OpError) Unwrap() error { return e.Err }
 // matches ErrBusy. The call that returned it has changed nothing.
 type BusyError struct {
 	What     string         // the object: "PD", "MR 0x1234" ...
-	Children []Resource     // live objects in the way, windows and scoped keys among them
+	Children []Resource     // live objects in the way: windows bound to the memory, scoped keys, QPs that were granted access
 	QPs      map[uint32]int // requests posted or not yet polled that name the memory, per QPN
 	SRQs     int            // the same, on shared receive queues
+	Uses     []Use          // QPs and SRQs in detail
+}
+
+// Use is what the work queues of a QP, or an SRQ, have to do with memory. The
+// requests counted are posted, or done with their completions not yet polled: a
+// device does not say which.
+type Use struct {
+	Kind           Kind    // KindQP or KindSRQ
+	ID             uint64  // as in Resource
+	QPN            uint32  // of a QP
+	State          QPState // of a QP, as known
+	Send, Recv     int     // SGEs of sends and of receives that name the memory
+	SendCQ, RecvCQ uint64  // IDs of the CQs whose polling retires them; of a QP
+}
+
+// String says what is there and what has to happen for it to go.
+func (u Use) String() string {
+	if u.Kind == KindSRQ {
+		return fmt.Sprintf("%d receives on SRQ #%d: they go as messages use them up, or with SRQ.Close", u.Recv, u.ID)
+	}
+	s := fmt.Sprintf("%d sends and %d receives on QP %d (%v): ", u.Send, u.Recv, u.QPN, u.State)
+	var poll []string
+	if u.Send > 0 {
+		poll = append(poll, fmt.Sprintf("#%d", u.SendCQ))
+	}
+	if u.Recv > 0 && (u.Send == 0 || u.RecvCQ != u.SendCQ) {
+		poll = append(poll, fmt.Sprintf("#%d", u.RecvCQ))
+	}
+	s += "poll CQ " + strings.Join(poll, " and ")
+	switch {
+	case u.State == QPStateErr:
+		s += ", they are flushed; or close the QP"
+	case u.Recv > 0:
+		s += "; receives that no message uses go with SetError or Close of the QP"
+	}
+	return s
 }
 
 func (e *BusyError) Error() string {
 	var parts []string
-	for _, q := range slices.Sorted(maps.Keys(e.QPs)) {
-		parts = append(parts, fmt.Sprintf("%d requests on QP %d", e.QPs[q], q))
-	}
-	if e.SRQs > 0 {
-		parts = append(parts, fmt.Sprintf("%d requests on shared receive queues", e.SRQs))
+	if len(e.Uses) > 0 {
+		for _, u := range e.Uses {
+			parts = append(parts, u.String())
+		}
+	} else {
+		for _, q := range slices.Sorted(maps.Keys(e.QPs)) {
+			parts = append(parts, fmt.Sprintf("%d requests on QP %d", e.QPs[q], q))
+		}
 	}
 	const most = 8
+	if n := len(parts); n > most {
+		parts = append(parts[:most], fmt.Sprintf("%d more queues", n-most))
+	}
 	for i, c := range e.Children {
 		if i == most {
 			parts = append(parts, fmt.Sprintf("%d more", len(e.Children)-most))

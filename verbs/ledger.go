@@ -7,22 +7,25 @@ package verbs
 type uses []use
 
 type use struct {
-	mr *MR // while n > 0
-	n  int32
+	mr   *MR   // while n > 0
+	n    int32 // SGEs in all
+	recv int32 // of them, of receives
 }
 
-func (u *uses) add(m *MR) {
+func (u *uses) add(m *MR, recv int32) {
 	for int(m.index) >= len(*u) {
 		*u = append(*u, use{})
 	}
 	e := &(*u)[m.index]
 	e.mr = m
 	e.n++
+	e.recv += recv
 }
 
-func (u uses) drop(index uint32) {
+func (u uses) drop(index uint32, recv int32) {
 	e := &u[index]
 	e.n--
+	e.recv -= recv
 	switch {
 	case e.n < 0:
 		panic("verbs: a request gave back memory that it did not hold")
@@ -35,10 +38,17 @@ func (u uses) drop(index uint32) {
 }
 
 func (u uses) count(m *MR) int {
+	send, recv := u.split(m)
+	return send + recv
+}
+
+// split is count, apart for sends and receives.
+func (u uses) split(m *MR) (send, recv int) {
 	if int(m.index) < len(u) && u[m.index].mr == m {
-		return int(u[m.index].n)
+		e := &u[m.index]
+		return int(e.n - e.recv), int(e.recv)
 	}
-	return 0
+	return 0, 0
 }
 
 // entry is a request in the ledger.
@@ -61,6 +71,7 @@ type ring struct {
 	perWR int
 	mask  uint64
 	depth int
+	recv  int32 // 1: a receive queue
 
 	base    uint64 // first sequence of this queue
 	head    uint64 // everything before is retired
@@ -99,7 +110,7 @@ func (r *ring) hold(u *uses, m *MR) {
 	e := &r.buf[i]
 	r.refs[int(i)*r.perWR+int(e.refs)] = m.index
 	e.refs++
-	u.add(m)
+	u.add(m, r.recv)
 }
 
 // unpush takes back the newest n requests, which the device did not accept.
@@ -116,7 +127,7 @@ func (r *ring) retire(u uses, seq uint64) {
 	i := seq & r.mask
 	e := &r.buf[i]
 	for _, index := range r.refs[int(i)*r.perWR : int(i)*r.perWR+int(e.refs)] {
-		u.drop(index)
+		u.drop(index, r.recv)
 	}
 	e.live = false
 	r.live--
@@ -225,7 +236,7 @@ func (s *slots) hold(u *uses, i uint32, m *MR) {
 	e := &s.tab[i]
 	s.refs[int(i)*s.perWR+int(e.refs)] = m.index
 	e.refs++
-	u.add(m)
+	u.add(m, 1)
 }
 
 // find returns the slot that the low bits of a wr_id stand for.
@@ -240,7 +251,7 @@ func (s *slots) find(low uint64) (uint32, verdict) {
 func (s *slots) retire(u uses, i uint32) {
 	e := &s.tab[i]
 	for _, index := range s.refs[int(i)*s.perWR : int(i)*s.perWR+int(e.refs)] {
-		u.drop(index)
+		u.drop(index, 1)
 	}
 	e.live = false
 	e.gen = (e.gen + 1) & genMask

@@ -66,7 +66,7 @@ func TestRingTakesBack(t *testing.T) {
 
 func TestLedgerPanicsOnOurOwnBug(t *testing.T) {
 	u := uses{{mr: &MR{}, n: 0}}
-	require.Panics(t, func() { u.drop(0) })
+	require.Panics(t, func() { u.drop(0, 0) })
 }
 
 // The last request that names a region wakes the one that waits for it, also
@@ -76,11 +76,11 @@ func TestLastUseWakes(t *testing.T) {
 		m := &MR{wake: make(chan struct{}, 1)}
 		m.state.Store(state)
 		var u uses
-		u.add(m)
-		u.add(m)
-		u.drop(0)
+		u.add(m, 0)
+		u.add(m, 0)
+		u.drop(0, 0)
 		require.Empty(t, m.wake)
-		u.drop(0)
+		u.drop(0, 0)
 		require.Len(t, m.wake, want)
 	}
 }

@@ -33,6 +33,8 @@ type MR struct {
 	access Access
 	mem    []byte // keeps heap memory from being collected
 
+	invalidated func() // of a scoped key: see OnInvalidate. Under Device.mu
+
 	state  atomic.Uint32
 	check  sync.Mutex    // held while a Deregister decides
 	wake   chan struct{} // poked when something that used the region is gone
@@ -79,6 +81,46 @@ func (m *MR) InFlight() int {
 	defer m.pd.dev.mu.Unlock()
 	n, _ := m.pd.sumLocked(m)
 	return n
+}
+
+// Busy is the checklist of who deregisters: what uses the region now, or nil if
+// Deregister would go ahead. That is the requests that name it, posted or not
+// yet polled, of each QP and SRQ, with the state of the QP and the CQ to be
+// polled; the windows bound to it; the scoped keys of it; and, where
+// deregistration is no barrier, the QPs whose peers have access. It costs a walk
+// over the QPs of the PD, whatever their depths are.
+func (m *MR) Busy() *BusyError {
+	d := m.pd.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if m.obj.phase == phaseGone {
+		return nil
+	}
+	if busy, ok := errors.AsType[*BusyError](m.busyLocked()); ok {
+		return busy
+	}
+	return nil
+}
+
+// OnInvalidate makes f be called once the peer has ended the scoped key with a
+// SEND_WITH_INV, when the completion that says so is polled: by the goroutine
+// that polls, which holds no lock then. f may deregister the key, which is still
+// to be done. It has to be set before the peer knows the key, and is not called
+// after Deregister.
+func (m *MR) OnInvalidate(f func()) {
+	if m.scope == nil {
+		panic("verbs: OnInvalidate of a region that is not a scoped key")
+	}
+	d := m.pd.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if m.invalidated == nil {
+		if m.pd.onInvalidate == nil {
+			m.pd.onInvalidate = map[uint32]*MR{}
+		}
+		m.pd.onInvalidate[m.rkey] = m
+	}
+	m.invalidated = f
 }
 
 // Live reports whether the device may still access the region: it is false only
@@ -225,6 +267,10 @@ func (m *MR) deregisterScoped() error {
 	if err == nil || isLost(err) {
 		m.state.Store(mrClosed)
 		d.mu.Lock()
+		if m.invalidated != nil {
+			m.invalidated = nil
+			delete(m.pd.onInvalidate, m.rkey)
+		}
 		m.obj.unlinkLocked()
 		d.mu.Unlock()
 	}

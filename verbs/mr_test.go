@@ -3,6 +3,7 @@ package verbs_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -350,4 +351,41 @@ func TestPostAgainstDeregister(t *testing.T) {
 	require.NoError(t, cq.Close())
 	require.NoError(t, pd.Close())
 	require.NoError(t, dev.Close())
+}
+
+// Busy is what Deregister would refuse with: per queue what is posted, in which
+// state the QP is, and which CQ has to be polled.
+func TestBusyIsTheChecklist(t *testing.T) {
+	r := newRig(t, nil, verbs.Config{}, verbs.QPConfig{MaxRecvSGE: 2})
+	require.Nil(t, r.mr.Busy())
+	r.send(verbs.SendWR{SGEs: r.sge(1)}, verbs.SendWR{SGEs: r.sge(1)})
+	_, err := r.qp.PostRecv([]verbs.RecvWR{{WRID: 3, SGEs: r.sge(8)}})
+	require.NoError(t, err)
+	busy := r.mr.Busy()
+	require.Len(t, busy.Uses, 1)
+	u := busy.Uses[0]
+	require.Equal(t, 2, u.Send)
+	require.Equal(t, 1, u.Recv)
+	require.Equal(t, verbs.QPStateRTS, u.State)
+	var cq, qp uint64
+	for _, res := range r.dev.Resources() {
+		switch res.Kind {
+		case verbs.KindCQ:
+			cq = res.ID
+		case verbs.KindQP:
+			qp = res.ID
+		}
+	}
+	require.Equal(t, cq, u.SendCQ)
+	require.Equal(t, cq, u.RecvCQ)
+	require.Equal(t, qp, u.ID)
+	require.ErrorContains(t, busy, fmt.Sprintf("2 sends and 1 receives on QP %d (RTS): poll CQ #%d; receives that no message uses go with SetError or Close", r.qp.QPN(), cq))
+	require.NoError(t, r.qp.SetError())
+	require.ErrorContains(t, r.mr.Busy(), "they are flushed")
+	r.poll()
+	_, err = r.qp.Close()
+	require.NoError(t, err)
+	require.Nil(t, r.mr.Busy())
+	require.NoError(t, r.mr.Deregister())
+	require.Nil(t, r.mr.Busy())
 }

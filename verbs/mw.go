@@ -224,11 +224,17 @@ func (d *Device) windowDone(op windowOp, ok bool) {
 	}
 }
 
-// peerInvalidated settles a window of q's PD that the peer's SEND_WITH_INV named.
-func (d *Device) peerInvalidated(q *QP, rkey uint32) {
+// peerInvalidated settles a window or scoped key of q that the peer's
+// SEND_WITH_INV named. It returns what is to be called once no lock is held.
+func (d *Device) peerInvalidated(q *QP, rkey uint32) (then func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if w := q.pd.windows[rkey]; w != nil && w.qp == q {
 		w.detachLocked()
 	}
+	if m := q.pd.onInvalidate[rkey]; m != nil && m.scope == q {
+		then, m.invalidated = m.invalidated, nil
+		delete(q.pd.onInvalidate, rkey)
+	}
+	return then
 }

@@ -1,10 +1,13 @@
 package verbs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -18,12 +21,14 @@ type PD struct {
 	obj object
 
 	// Guarded by Device.mu.
-	qps       map[*QP]struct{}
-	srqs      map[*SRQ]struct{}
-	draining  map[*MR]struct{} // regions that somebody waits for
-	windows   map[uint32]*MW   // by the key of the last bind
-	freeIndex []uint32         // of MR.index
-	nextIndex uint32
+	qps      map[*QP]struct{}
+	srqs     map[*SRQ]struct{}
+	draining map[*MR]struct{} // regions that somebody waits for
+	windows  map[uint32]*MW   // by the key of the last bind
+	// scoped keys of which somebody wants to know that the peer has ended them
+	onInvalidate map[uint32]*MR
+	freeIndex    []uint32 // of MR.index
+	nextIndex    uint32
 }
 
 // AllocPD makes a protection domain.
@@ -55,9 +60,13 @@ func (pd *PD) describe(*Resource) {}
 // Deregister returned nil: the memory stays mapped, and pinned if it is of the
 // Go heap and the device is not in this process. Remote write and remote atomic
 // rights need AccessLocalWrite. It may take long for large memory.
-func (pd *PD) RegMR(mem []byte, acc Access) (*MR, error) {
+func (pd *PD) RegMR(mem []byte, acc Access) (*MR, error) { return pd.regMR(mem, acc, nil) }
+
+// regMR is RegMR that fills rep in, unless it is nil.
+func (pd *PD) regMR(mem []byte, acc Access, rep *RegReport) (*MR, error) {
 	const op = "register memory"
 	d := pd.dev
+	begin := time.Now()
 	if err := pd.checkAccess(uint64(len(mem)), acc); err != nil {
 		return nil, d.opError(op, 0, err)
 	}
@@ -65,7 +74,14 @@ func (pd *PD) RegMR(mem []byte, acc Access) (*MR, error) {
 	if err := m.obj.reserve(d, KindMR, m, &pd.obj); err != nil {
 		return nil, d.opError(op, 0, err)
 	}
+	called := time.Now()
 	drv, err := pd.drv.RegMR(mem, acc)
+	if rep != nil {
+		rep.Check, rep.Call = called.Sub(begin), time.Since(called)
+		if t, ok := drv.(driver.StepTeller); ok && err == nil {
+			rep.Steps, rep.Told = t.RegSteps(), true
+		}
+	}
 	if err != nil {
 		m.obj.abandon()
 		return nil, d.opError(op, 0, fmt.Errorf("%d bytes: %w", len(mem), err))
@@ -158,11 +174,15 @@ func (pd *PD) Close() error {
 func (pd *PD) sumLocked(m *MR) (total int, busy *BusyError) {
 	for q := range pd.qps {
 		q.mu.Lock()
-		n := q.uses.count(m)
+		send, recv := q.uses.split(m)
 		q.mu.Unlock()
-		if n > 0 {
+		if n := send + recv; n > 0 {
 			busy = busy.orNew(m)
 			busy.QPs[q.qpn] += n
+			busy.Uses = append(busy.Uses, Use{
+				Kind: KindQP, ID: q.obj.id, QPN: q.qpn, State: q.State(), Send: send, Recv: recv,
+				SendCQ: q.sendCQ.obj.id, RecvCQ: q.recvCQ.obj.id,
+			})
 			total += n
 		}
 	}
@@ -173,8 +193,12 @@ func (pd *PD) sumLocked(m *MR) (total int, busy *BusyError) {
 		if n > 0 {
 			busy = busy.orNew(m)
 			busy.SRQs += n
+			busy.Uses = append(busy.Uses, Use{Kind: KindSRQ, ID: s.obj.id, Recv: n})
 			total += n
 		}
+	}
+	if busy != nil {
+		slices.SortFunc(busy.Uses, func(x, y Use) int { return cmp.Compare(x.ID, y.ID) })
 	}
 	return total, busy
 }

@@ -222,6 +222,7 @@ func (q *QP) admitLocked() (uint32, *owner, error) {
 	q.owner = own
 	q.sq = newRing(q.cfg.MaxSendWR, q.cfg.MaxSendSGE, slot.next)
 	q.rq = newRing(q.cfg.MaxRecvWR, q.cfg.MaxRecvSGE, slot.next)
+	q.rq.recv = 1
 	return own, slot, nil
 }
 

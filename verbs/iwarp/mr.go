@@ -15,12 +15,16 @@ type mr struct {
 	r      region
 	pages  int64
 	pinned bool
+	steps  driver.RegSteps
 	parent *mr          // of a scoped key
 	kids   atomic.Int64 // windows and scoped keys made of it; deregistered at the end
 	once   sync.Once
 }
 
-var _ driver.MR = (*mr)(nil)
+var (
+	_ driver.MR         = (*mr)(nil)
+	_ driver.StepTeller = (*mr)(nil)
+)
 
 const deregistered = -1
 
@@ -50,6 +54,7 @@ func (p *pd) RegMR(mem []byte, acc driver.Access) (driver.MR, error) {
 	if err := d.take(&d.nMR, d.cfg.MaxMR, "MRs"); err != nil {
 		return nil, err
 	}
+	steps := driver.RegSteps{Validate: time.Since(begin)}
 	addr := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
 	pages := int64((addr+uint64(len(mem))+pageSize-1)/pageSize - addr/pageSize) // head and tail included
 	if d.pages.Add(pages) > int64(d.cfg.MaxPages) {
@@ -57,12 +62,16 @@ func (p *pd) RegMR(mem []byte, acc driver.Access) (driver.MR, error) {
 		d.nMR.Add(-1)
 		return nil, fmt.Errorf("iwarp: region of %d pages: translations exhausted (%d): %w", pages, d.cfg.MaxPages, driver.ErrLimit)
 	}
+	steps.Pages = pages
+	steps.Translate = time.Since(begin) - steps.Validate
 	if d.cfg.Pin {
 		if err := d.pins.pin(addr, uint64(len(mem))); err != nil {
 			d.pages.Add(-pages)
 			d.nMR.Add(-1)
 			return nil, err
 		}
+		steps.Pin = time.Since(begin) - steps.Validate - steps.Translate
+		steps.Pinned = pages * pageSize
 	}
 	base := addr
 	if acc&driver.AccessZeroBased != 0 {
@@ -74,8 +83,11 @@ func (p *pd) RegMR(mem []byte, acc driver.Access) (driver.MR, error) {
 		m.giveBack()
 		return nil, fmt.Errorf("iwarp: steering tags exhausted: %w", driver.ErrLimit)
 	}
+	took := time.Since(begin)
+	steps.Key = took - steps.Validate - steps.Translate - steps.Pin
+	m.steps = steps
 	d.stats.Registrations.Add(1)
-	d.stats.RegNanos.Add(int64(time.Since(begin)))
+	d.stats.RegNanos.Add(int64(took))
 	return m, nil
 }
 
@@ -164,6 +176,9 @@ func (m *mr) revoke() {
 		m.r.close()
 	})
 }
+
+// RegSteps says what the registration did.
+func (m *mr) RegSteps() driver.RegSteps { return m.steps }
 
 func (m *mr) Addr() uint64   { return m.r.base }
 func (m *mr) Length() uint64 { return uint64(len(m.r.mem)) }

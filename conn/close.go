@@ -99,7 +99,7 @@ func (c *Conn) event(ev verbs.Event) {
 		// more. Without one, where the device does not report a remote violation
 		// on the request, the peer has terminated the connection over it.
 		kind := FaultLocal
-		if !c.e.caps.RemoteViolationOnWR {
+		if !c.e.caps.RemoteViolationOnWR || c.accesses() {
 			kind = FaultPeer
 		}
 		err = c.fault(kind, fmt.Errorf("%v", ev.Type))
@@ -110,6 +110,13 @@ func (c *Conn) event(ev verbs.Event) {
 		c.cause.CompareAndSwap(nil, &err)
 	}
 	c.kick(mailGone)
+}
+
+// accesses reports whether requests of ours for the peer's memory are under way.
+func (c *Conn) accesses() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ops.posted > 0
 }
 
 // reap takes the queue pair down. Its goroutine is started by end and ends when

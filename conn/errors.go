@@ -22,6 +22,10 @@ var (
 	ErrTooLarge = errors.New("message too large")
 	// ErrStaleGrant: the grant is of another connection, or of an earlier one.
 	ErrStaleGrant = errors.New("grant of another connection")
+	// ErrAccess: the peer's device has refused an access to its memory, because the
+	// grant is not live any more, never was, or does not reach so far. It ends
+	// the connection.
+	ErrAccess = errors.New("access refused by the peer's device")
 	// ErrTimeout: the peer did not do in time what the protocol asks of it.
 	ErrTimeout = errors.New("timed out")
 )

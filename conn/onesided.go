@@ -216,6 +216,16 @@ func (c *Conn) Write(ctx context.Context, dst Grant, off uint64, src *buffer.Lis
 	return c.transfer(ctx, false, src, dst, off)
 }
 
+// refused marks the end of a connection with a transfer under way as the peer's
+// refusal of it, if it is the peer's device that has ended it.
+func refused(err error) error {
+	var f *FaultError
+	if errors.As(err, &f) && f.Kind == FaultPeer && !errors.Is(err, ErrProtocol) {
+		return fmt.Errorf("%w: %w", ErrAccess, err)
+	}
+	return err
+}
+
 func (c *Conn) transfer(ctx context.Context, read bool, l *buffer.List, g Grant, off uint64) error {
 	n := uint64(l.Len())
 	switch {
@@ -251,7 +261,7 @@ func (c *Conn) transfer(ctx context.Context, read bool, l *buffer.List, g Grant,
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-c.life.Done():
-		err = c.Err()
+		err = refused(c.Err())
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

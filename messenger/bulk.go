@@ -41,8 +41,8 @@ func (c *Connection) Revoke(ctx context.Context, gs []Grant) error {
 // Pull fills dst, which it borrows, from what the peer granted: dst.Len() bytes
 // from offset off of all src together. It blocks until they are there, or ctx
 // ends: then the buffers of dst stay referenced, and may be written, until the
-// transfer is over. Errors: ErrInvalid (out of range), ErrStaleGrant, ctx's, or
-// why the connection ended: on RDMA a grant that the peer has revoked ends it.
+// transfer is over. Errors: ErrInvalid (out of range), ErrStaleGrant, ErrBadGrant,
+// ctx's, or why the connection ended.
 func (c *Connection) Pull(ctx context.Context, dst *buffer.List, src []Grant, off uint64) error {
 	t, err := c.bulk()
 	if err != nil {
@@ -52,11 +52,11 @@ func (c *Connection) Pull(ctx context.Context, dst *buffer.List, src []Grant, of
 }
 
 // Push writes src, which it borrows, into what the peer granted for writing,
-// from offset off of all dst together. It blocks until the transport has taken
-// it: what is sent on this connection afterwards arrives after the bytes are
-// placed. When ctx ends before, src stays referenced until the transfer is
-// over. Errors as Pull; on a stream, what is pushed into a grant that the peer
-// has revoked is lost without an error.
+// from offset off of all dst together. On RDMA it blocks until the transport has
+// taken it, else until the peer has placed it: what is sent on this connection
+// afterwards arrives after the bytes are placed. When ctx ends before, src stays
+// referenced until the transfer is over. Errors as Pull; on RDMA the peer's
+// refusal may come after Push has returned, with the end of the connection.
 func (c *Connection) Push(ctx context.Context, dst []Grant, off uint64, src *buffer.List) error {
 	t, err := c.bulk()
 	if err != nil {

@@ -94,6 +94,8 @@ func connError(err error) error {
 		return nil
 	case errors.Is(err, conn.ErrStaleGrant):
 		return fmt.Errorf("%w: %w", ErrStaleGrant, err)
+	case errors.Is(err, conn.ErrAccess):
+		return fmt.Errorf("%w: %w", ErrBadGrant, err)
 	case errors.Is(err, conn.ErrTooLarge):
 		return fmt.Errorf("%w: %w", ErrTooLarge, err)
 	case errors.Is(err, conn.ErrNotSupported):

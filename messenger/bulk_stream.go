@@ -233,7 +233,9 @@ func (l *link) receiveOwn(m *Message) {
 	case m.Type == typePulled && b != nil:
 		b.pulled(m)
 	case m.Type == typePush && b != nil:
-		m.Release()
+		b.servePush(m)
+	case m.Type == typePushed && b != nil:
+		b.pushed(m)
 	default:
 		t := m.Type
 		m.Release()
@@ -250,14 +252,7 @@ func (b *streamBulk) servePull(m *Message) {
 		b.l.fail("read", fmt.Errorf("%w: pull of %d bytes: %w", ErrProtocol, GrantsLen(gs), err))
 		return
 	}
-	b.mu.Lock()
-	busy := b.serving == maxPulls
-	if !busy {
-		b.serving++
-	}
-	b.mu.Unlock()
-	if busy {
-		b.l.fail("read", fmt.Errorf("%w: more than %d pulls at a time", ErrProtocol, maxPulls))
+	if !b.serve() {
 		return
 	}
 	r := NewMessage(typePulled)
@@ -267,11 +262,10 @@ func (b *streamBulk) servePull(m *Message) {
 		if done != nil {
 			done()
 		}
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.serving--
+		b.served()
 	}
 	if list == nil {
+		b.l.m.n.badGrants.Add(1)
 		r.Front = append(r.Front, pulledStale)
 	} else {
 		r.Front = append(r.Front, pulledOK)
@@ -282,18 +276,100 @@ func (b *streamBulk) servePull(m *Message) {
 	}
 }
 
+// serve counts an answer that is being made; a peer that asks for too many at a
+// time is at fault.
+func (b *streamBulk) serve() bool {
+	b.mu.Lock()
+	ok := b.serving < maxPulls
+	if ok {
+		b.serving++
+	}
+	b.mu.Unlock()
+	if !ok {
+		b.l.fail("read", fmt.Errorf("%w: more than %d pulls and pushes at a time", ErrProtocol, maxPulls))
+	}
+	return ok
+}
+
+func (b *streamBulk) served() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.serving--
+}
+
+// servePush says whether the bytes of a push have been placed.
+func (b *streamBulk) servePush(m *Message) {
+	tid, placed := m.TID, m.placed
+	m.Release()
+	if !placed {
+		b.l.m.n.badGrants.Add(1)
+	}
+	if b.l.own&featurePushed == 0 || !b.serve() {
+		return
+	}
+	r := NewMessage(typePushed)
+	r.TID = tid
+	r.done = b.served
+	status := byte(pulledOK)
+	if !placed {
+		status = pulledStale
+	}
+	r.Front = append(r.Front, status)
+	if b.l.owner.Load().queueOwn(r) != nil {
+		r.Release()
+	}
+}
+
+// await enters a question, and numbers its message. false: the link has ended.
+func (b *streamBulk) await(m *Message, p *pull) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended {
+		return false
+	}
+	b.lastTID++
+	m.TID = b.lastTID
+	if b.pulls == nil {
+		b.pulls = map[uint64]*pull{}
+	}
+	b.pulls[m.TID] = p
+	return true
+}
+
+// answered takes the question that m answers out of the table; nil for none.
+func (b *streamBulk) answered(m *Message) *pull {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := b.pulls[m.TID]
+	delete(b.pulls, m.TID)
+	return p
+}
+
+// pushed ends a push whose answer has come.
+func (b *streamBulk) pushed(m *Message) {
+	defer m.Release()
+	p := b.answered(m)
+	switch {
+	case p == nil:
+	case len(m.Front) < 1 || m.Front[0] != pulledOK:
+		p.finish(errGrantRefused)
+	default:
+		p.finish(nil)
+	}
+}
+
+// errGrantRefused is the peer's answer: it has no such grant (any more).
+var errGrantRefused = fmt.Errorf("%w: %w", ErrBadGrant, ErrStaleGrant)
+
 // pulled ends a pull whose answer has come.
 func (b *streamBulk) pulled(m *Message) {
 	defer m.Release()
-	b.mu.Lock()
-	p := b.pulls[m.TID]
-	delete(b.pulls, m.TID)
-	b.mu.Unlock()
+	p := b.answered(m)
 	switch {
 	case p == nil:
 		return
 	case len(m.Front) < 1 || m.Front[0] != pulledOK:
-		p.finish(ErrStaleGrant)
+		p.finish(errGrantRefused)
 	case p.dst != nil: // the data was not as long as what was asked for
 		err := fmt.Errorf("%w: pull answered with the wrong length", ErrProtocol)
 		p.finish(err)
@@ -319,20 +395,11 @@ func (b *streamBulk) read(ctx context.Context, dst *buffer.List, src []Grant, of
 		off += uint64(n)
 		m.Front = AppendGrants(m.Front, asked)
 		p := &pull{dst: part, n: n, ch: make(chan error, 1)}
-		b.mu.Lock()
-		if b.ended {
-			b.mu.Unlock()
+		if !b.await(m, p) {
 			part.Release()
 			m.Release()
 			return fmt.Errorf("%w: %w", ErrReset, b.l.failure())
 		}
-		b.lastTID++
-		m.TID = b.lastTID
-		if b.pulls == nil {
-			b.pulls = map[uint64]*pull{}
-		}
-		b.pulls[m.TID] = p
-		b.mu.Unlock()
 		if err := b.l.owner.Load().queueOwn(m); err != nil {
 			m.Release() // the link has ended, which ends the pull
 			return <-p.ch
@@ -350,17 +417,26 @@ func (b *streamBulk) write(ctx context.Context, dst []Grant, off uint64, src *bu
 	if err := b.mine(dst); err != nil {
 		return err
 	}
-	return chunks(src, func(part *buffer.List) error {
+	var answers []*pull
+	err := chunks(src, func(part *buffer.List) error {
 		n := uint64(part.Len())
+		m := NewMessage(typePush)
+		m.Data = part
 		to, err := slice(dst, off, n, true)
 		if err != nil {
-			part.Release()
+			m.Release()
 			return err
 		}
 		off += n
-		m := NewMessage(typePush)
 		m.Front = AppendGrants(m.Front, to)
-		m.Data = part
+		p := &pull{ch: make(chan error, 1)}
+		if b.l.own&featurePushed != 0 {
+			if !b.await(m, p) {
+				m.Release()
+				return fmt.Errorf("%w: %w", ErrReset, b.l.failure())
+			}
+			answers = append(answers, p)
+		}
 		sent := make(chan struct{})
 		m.done = func() { close(sent) }
 		if err := b.l.owner.Load().queueOwn(m); err != nil {
@@ -374,6 +450,17 @@ func (b *streamBulk) write(ctx context.Context, dst []Grant, off uint64, src *bu
 			return ctx.Err()
 		}
 	})
+	for _, p := range answers {
+		if err != nil {
+			break // who is not waited for is answered all the same
+		}
+		select {
+		case err = <-p.ch:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	return err
 }
 
 // mine refuses grants that can not work on this link.

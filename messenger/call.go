@@ -104,6 +104,7 @@ const (
 	typePull                          // see PROTOCOL.md
 	typePulled
 	typePush
+	typePushed
 )
 
 // sendOwn queues a message of our own without front, if the peer knows it.

@@ -19,6 +19,9 @@ var (
 	ErrProtocol = errors.New("messenger: protocol error")
 	// ErrAuth: authentication failed, on either side.
 	ErrAuth = errors.New("messenger: authentication failed")
+	// ErrBusy: more peers than Config.MaxHalfOpen or MaxHalfOpenPerHost are in the
+	// handshake. It is logged; the peer finds its connection closed.
+	ErrBusy = errors.New("messenger: too many handshakes under way")
 	// ErrForged: a sealed record did not open: it was changed, cut, repeated or
 	// reordered on its way, or was not sealed by the peer.
 	ErrForged = msgr2.ErrForged
@@ -32,9 +35,14 @@ var (
 	// ErrTooLarge: the message is larger than the transport or the peer takes.
 	ErrTooLarge = errors.New("messenger: message too large")
 	// ErrStaleGrant: the grant belongs to another connection, or to an earlier
-	// transport of this one, or, on a stream, was revoked. (On RDMA the use of a
-	// revoked grant ends the connection: the device refuses it.)
+	// transport of this one, or, where the access travels in frames, was revoked.
 	ErrStaleGrant = errors.New("messenger: stale grant")
+	// ErrBadGrant: the peer has no such grant, or has revoked it, or it does not
+	// reach so far. Where the access travels in frames (on a stream, and in
+	// ModeSecure) the error matches ErrStaleGrant too, and the connection lives.
+	// On RDMA the peer's device has refused the access, which ends the
+	// connection: the session goes on or is over, as its policy says.
+	ErrBadGrant = errors.New("messenger: grant refused")
 	// ErrInvalid: an argument is out of range.
 	ErrInvalid = errors.New("messenger: invalid argument")
 	// ErrHandlerPanic: a dispatcher panicked while it handled a message of this
@@ -59,7 +67,7 @@ func (e *FaultError) Error() string {
 func (e *FaultError) Unwrap() error { return e.Err }
 
 // countFailure counts why a link has ended.
-func (m *Messenger) countFailure(err error) {
+func (m *Messenger) countFailure(err error, inHandshake bool) {
 	switch {
 	case errors.Is(err, msgr2.ErrChecksum):
 		m.n.checksumErrors.Add(1)
@@ -67,5 +75,7 @@ func (m *Messenger) countFailure(err error) {
 		m.n.forgedRecords.Add(1)
 	case errors.Is(err, ErrAuth):
 		m.n.authFailures.Add(1)
+	case inHandshake && errors.Is(err, ErrTimeout):
+		m.n.handshakeTimeouts.Add(1)
 	}
 }

@@ -16,8 +16,10 @@ const (
 	featureNoDataCRC uint64 = 1 << 61
 	// featureOwnAuth: authentication methods that are not Ceph's.
 	featureOwnAuth uint64 = 1 << 60
+	// featurePushed: a push as a frame is answered.
+	featurePushed uint64 = 1 << 59
 
-	ownFeatures = featureArgonaut | featureGrants | featureNoDataCRC | featureOwnAuth
+	ownFeatures = featureArgonaut | featureGrants | featureNoDataCRC | featureOwnAuth | featurePushed
 )
 
 // Ceph's feature bits that the frames themselves need (Ceph: MSG_ADDR2 and
@@ -39,7 +41,7 @@ func negotiated(ours, theirs uint64) uint64 {
 }
 
 func offered(cfg *Config) uint64 {
-	f := msgr2.FeatureRevision1 | featureArgonaut | featureGrants | featureOwnAuth
+	f := msgr2.FeatureRevision1 | featureArgonaut | featureGrants | featureOwnAuth | featurePushed
 	if cfg.NoDataCRC {
 		f |= featureNoDataCRC
 	}

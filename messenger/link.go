@@ -151,7 +151,7 @@ func (l *link) fail(op string, err error) {
 	l.err = err
 	t, cancel, wasOpen := l.t, l.cancel, l.isOpen
 	l.mu.Unlock()
-	l.m.countFailure(err)
+	l.m.countFailure(err, !wasOpen)
 	if errors.As(err, new(*msgr2.DecodeError)) || errors.Is(err, msgr2.ErrChecksum) {
 		l.m.inject.unexpected("bad frame", l.owner.Load())
 	}

@@ -52,6 +52,7 @@ type Message struct {
 	ctx      context.Context // of a call being served
 	cancel   context.CancelFunc
 	done     func() // called with the last reference
+	placed   bool   // Data is in memory that the peer was granted, or that a pull waited for
 }
 
 // keepFront is the largest front buffer that a released Message keeps, bytes.
@@ -119,7 +120,7 @@ func (m *Message) Release() {
 	m.TID, m.Seq, m.flags = 0, 0, 0
 	m.Front, m.Middle, m.Data, m.Conn = nil, nil, nil, nil
 	m.deadline, m.ctx, m.cancel, m.budget, m.own = time.Time{}, nil, nil, budget{}, own
-	m.done = nil
+	m.done, m.placed = nil, false
 	messages.Put(m)
 }
 

@@ -51,7 +51,7 @@ type Messenger struct {
 	wire        msgr2.AddrVec
 	listeners   []net.Listener
 	links       map[*link]struct{}
-	halfOpen    int
+	halfOpen    halfOpen
 	connections map[*Connection]struct{}
 	peers       map[peerKey]*Connection // by each address that is known
 	shut        chan struct{}           // closed when Shutdown has ended
@@ -86,6 +86,7 @@ const (
 	defaultIdleTimeout    = 15 * time.Minute
 	defaultKeepalive      = 10 * time.Second
 	defaultMaxHalfOpen    = 256
+	minHalfOpenPerHost    = 16
 	minWorkers            = 8
 	maxWorkers            = 4096
 	maxFrontLimit         = 64 << 20
@@ -128,6 +129,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.MaxHalfOpen <= 0 {
 		c.MaxHalfOpen = defaultMaxHalfOpen
+	}
+	if c.MaxHalfOpenPerHost <= 0 {
+		c.MaxHalfOpenPerHost = max(c.MaxHalfOpen/4, minHalfOpenPerHost)
 	}
 	set(&c.ConnectTimeout, defaultConnectTimeout)
 	set(&c.BackoffMin, defaultBackoffMin)
@@ -333,14 +337,18 @@ func (m *Messenger) MarkDownAll() {
 func (m *Messenger) admitLink(l *link) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closing.Load() || (l.incoming && m.halfOpen >= m.cfg.MaxHalfOpen) {
+	if m.closing.Load() {
 		m.n.handshakesRefused.Add(1)
 		return false
 	}
-	m.links[l] = struct{}{}
 	if l.incoming {
-		m.halfOpen++
+		if err := m.halfOpen.take(m, l.remote); err != nil {
+			m.n.handshakesRefused.Add(1)
+			m.log.Info("handshake refused", "peer", l.remote, "err", err)
+			return false
+		}
 	}
+	m.links[l] = struct{}{}
 	return true
 }
 
@@ -349,7 +357,7 @@ func (m *Messenger) opened(l *link, c *Connection, r *hsResult) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if l.incoming {
-		m.halfOpen--
+		m.halfOpen.give(l.remote)
 		return
 	}
 	if _, live := m.connections[c]; !live || r.resumed {
@@ -373,7 +381,7 @@ func (m *Messenger) forget(l *link) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.incoming && !l.isOpen {
-		m.halfOpen--
+		m.halfOpen.give(l.remote)
 	}
 }
 
@@ -408,7 +416,7 @@ func (m *Messenger) Stats() Stats {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s.HalfOpen = m.halfOpen
+	s.HalfOpen = m.halfOpen.n
 	for c := range m.connections {
 		switch c.State() {
 		case StateConnecting:

@@ -139,7 +139,7 @@ func (l *link) place(h *msgr2.Header, m *Message) {
 	}
 	copyList(dst, m.Data)
 	m.Data.Release()
-	m.Data = dst
+	m.Data, m.placed = dst, true
 	done()
 }
 

@@ -294,6 +294,7 @@ func (r *streamReader) message(ctx context.Context) (err error) {
 func (r *streamReader) destination(ctx context.Context, m *Message, n int64) (*buffer.List, func(), error) {
 	if r.l.own != 0 && (m.Type == typePush || m.Type == typePulled) {
 		if list, done := r.t.streamBulk.destination(m.Type, r.h.TID, m.Front, n); list != nil {
+			m.placed = true
 			return list, done, nil
 		}
 	}

@@ -42,7 +42,7 @@ test-vm: ## rxe and siw in a QEMU guest (root, Debian)
 	test/interop/vm/run
 
 .PHONY: test-ceph
-test-ceph: ## a real Ceph monitor as the peer (root, Debian)
+test-ceph: ## a real Ceph monitor and OSD as peers (root, Debian)
 	test/interop/ceph/run
 
 .PHONY: ci

@@ -19,8 +19,9 @@ var (
 	rewrite  = flag.Bool("rewrite", false, "write testdata/*.txt from what the tests decode")
 )
 
-// The captures are what a Ceph 16.2 monitor and the ceph program sent each
-// other over TCP, without authentication; test/interop/ceph records them.
+// The captures are what Ceph 16.2's monitor and ceph program, and its OSD and
+// this messenger, sent each other over TCP, without authentication;
+// test/interop/ceph records them.
 // Each must decode to its last byte, and encode again to the same bytes. The
 // text beside it lists the frames.
 func TestGoldenCaptures(t *testing.T) {
@@ -126,6 +127,10 @@ func deref(f Frame) any {
 	case *ClientIdent:
 		return *f
 	case *ServerIdent:
+		return *f
+	case *SessionReconnect:
+		return *f
+	case *SessionReset:
 		return *f
 	case *Keepalive2:
 		return *f

@@ -1,3 +1,3 @@
 // Package ceph holds the messenger against real Ceph programs. Its tests need a
-// monitor and the ceph program: run starts them.
+// monitor, an OSD and the ceph program: run prepares them.
 package ceph

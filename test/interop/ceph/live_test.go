@@ -3,11 +3,10 @@ package ceph
 import (
 	"context"
 	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"os"
 	"os/exec"
-	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,8 +42,12 @@ func environment(t *testing.T) (mon, fsid, conf string) {
 
 type dispatcher struct {
 	messenger.BaseDispatcher
-	got chan *messenger.Message
+	got                  chan *messenger.Message
+	resets, remoteResets atomic.Int64
 }
+
+func (d *dispatcher) HandleReset(*messenger.Connection)       { d.resets.Add(1) }
+func (d *dispatcher) HandleRemoteReset(*messenger.Connection) { d.remoteResets.Add(1) }
 
 func (d *dispatcher) Dispatch(_ context.Context, m *messenger.Message) bool {
 	d.got <- m
@@ -67,11 +70,12 @@ func (d *dispatcher) next(t *testing.T, want uint16) *messenger.Message {
 	}
 }
 
-func start(t *testing.T, name messenger.EntityName) (*messenger.Messenger, *dispatcher) {
+func start(t *testing.T, cfg messenger.Config) (*messenger.Messenger, *dispatcher) {
 	t.Helper()
 	arena, err := buffer.New(buffer.Config{Budget: 32 << 20})
 	require.NoError(t, err)
-	m, err := messenger.New(messenger.Config{Name: name, Arena: arena})
+	cfg.Arena = arena
+	m, err := messenger.New(cfg)
 	require.NoError(t, err)
 	d := &dispatcher{got: make(chan *messenger.Message, 64)}
 	m.AddDispatcher(d)
@@ -112,7 +116,7 @@ func paxosHeader(dst []byte) []byte {
 
 func TestMonitorHandshakeAndMap(t *testing.T) {
 	mon, fsid, _ := environment(t)
-	m, d := start(t, messenger.EntityName{Type: messenger.Client, Num: -1})
+	m, d := start(t, messenger.Config{Name: messenger.EntityName{Type: messenger.Client, Num: -1}})
 	c := connect(t, m, mon)
 	peer, addrs, features := c.Peer()
 	t.Logf("%v at %v, common features %#x", peer, addrs, features)
@@ -124,9 +128,7 @@ func TestMonitorHandshakeAndMap(t *testing.T) {
 	require.NoError(t, c.Send(ctx, messenger.NewMessage(typeMonGetMap)))
 	r := d.next(t, typeMonMap)
 	defer r.Release()
-	raw, err := hex.DecodeString(strings.ReplaceAll(fsid, "-", ""))
-	require.NoError(t, err)
-	require.Contains(t, string(r.Front), string(raw), "the map names the cluster")
+	require.Contains(t, string(r.Front), string(rawFSID(t, fsid)), "the map names the cluster")
 
 	c.SendKeepalive()
 	require.Eventually(t, func() bool { return !c.LastKeepaliveAck().IsZero() }, patience, 10*time.Millisecond)
@@ -134,17 +136,14 @@ func TestMonitorHandshakeAndMap(t *testing.T) {
 
 func TestMonitorCommand(t *testing.T) {
 	mon, fsid, _ := environment(t)
-	m, _ := start(t, messenger.EntityName{Type: messenger.Client, Num: -1})
+	m, _ := start(t, messenger.Config{Name: messenger.EntityName{Type: messenger.Client, Num: -1}})
 	c := connect(t, m, mon)
-	raw, err := hex.DecodeString(strings.ReplaceAll(fsid, "-", ""))
-	require.NoError(t, err)
 	cmd := `{"prefix": "status", "format": "json"}`
 	q := messenger.NewMessage(typeMonCommand)
 	q.Front = paxosHeader(q.Front)
-	q.Front = append(q.Front, raw...)
+	q.Front = append(q.Front, rawFSID(t, fsid)...)
 	q.Front = binary.LittleEndian.AppendUint32(q.Front, 1)
-	q.Front = binary.LittleEndian.AppendUint32(q.Front, uint32(len(cmd)))
-	q.Front = append(q.Front, cmd...)
+	q.Front = appendString(q.Front, cmd)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	r, err := c.Call(ctx, q) // matched by tid
@@ -166,7 +165,7 @@ func TestMonitorCommand(t *testing.T) {
 
 func TestCephProgramReachesUs(t *testing.T) {
 	_, _, conf := environment(t)
-	m, d := start(t, messenger.EntityName{Type: messenger.Mon, Num: 0})
+	m, d := start(t, messenger.Config{Name: messenger.EntityName{Type: messenger.Mon, Num: 0}})
 	p := messenger.StatelessServer()
 	p.Supported = cephFeatures
 	m.SetPolicy(messenger.Client, p)

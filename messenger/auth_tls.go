@@ -10,6 +10,8 @@ import (
 	"net"
 	"slices"
 	"time"
+
+	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
 )
 
 // AuthTLS is mutual TLS 1.3, carried in the authentication frames: both sides
@@ -35,7 +37,7 @@ type AuthTLS struct {
 var _ Auth = (*AuthTLS)(nil)
 
 const (
-	methodTLS = 0x4172_0001
+	methodTLS = uint32(msgr2.AuthTLS)
 	// tlsALPN keeps certificates of other services' connections from being of
 	// use here, and ours there.
 	tlsALPN     = "argonaut-msgr2"

@@ -112,7 +112,16 @@ func (h *handshake) tryAuth(bad *msgr2.AuthBadMethod) ([][]byte, error) {
 		return nil, fmt.Errorf("%w: none of our methods and modes can be used with the peer", ErrAuth)
 	}
 	return nil, fmt.Errorf("%w: peer refused methods %v (result %d) and accepts %v with modes %v",
-		ErrAuth, h.refused, bad.Result, bad.Methods, bad.Modes)
+		ErrAuth, named[msgr2.AuthMethod](h.refused), bad.Result, named[msgr2.AuthMethod](bad.Methods), named[Mode](bad.Modes))
+}
+
+// named is numbers by their names, for people.
+func named[T ~uint32](numbers []uint32) []T {
+	var v []T
+	for _, n := range numbers {
+		v = append(v, T(n))
+	}
+	return v
 }
 
 func wireModes(modes []Mode) []uint32 {
@@ -133,7 +142,7 @@ func (h *handshake) step(in []byte, done bool) ([]byte, AuthResult, error) {
 		err = fmt.Errorf("%w: %w", ErrAuth, err)
 	}
 	if err == nil && len(out) > MaxAuthPayload {
-		err = fmt.Errorf("%w: method %v answers with %d bytes, at most %d travel", ErrAuth, h.method.Method(), len(out), MaxAuthPayload)
+		err = fmt.Errorf("%w: method %v answers with %d bytes, at most %d travel", ErrAuth, msgr2.AuthMethod(h.method.Method()), len(out), MaxAuthPayload)
 	}
 	return out, r, err
 }
@@ -218,7 +227,7 @@ func (h *handshake) authenticated(r AuthResult, mode Mode) error {
 	if h.method.Keyed() {
 		if len(r.SessionKey) < minSessionKey || len(r.Secret) < msgr2.SecretLen {
 			return fmt.Errorf("%w: method %v gave a session key of %d bytes and a secret of %d", ErrAuth,
-				h.method.Method(), len(r.SessionKey), len(r.Secret))
+				msgr2.AuthMethod(h.method.Method()), len(r.SessionKey), len(r.Secret))
 		}
 		if r.Peer.Type != h.peerType {
 			return fmt.Errorf("%w: peer said hello as %v and authenticated as %v", ErrAuth, h.peerType, r.Peer)

@@ -17,11 +17,17 @@ type remote struct {
 	Arena   byteSize      `default:"64MiB" help:"Registered memory of the client."`
 	Device  string        `default:"iwarp" enum:"iwarp,tcp" help:"The adapter: iwarp is the one in software, tcp is none."`
 	Pin     bool          `help:"Lock the arena into memory, as hardware does."`
+
+	security `embed:""`
 }
 
 // do connects to the node, runs f and disconnects.
 func (r *remote) do(p *program, f func(context.Context, *client.Client) error) (err error) {
 	addrs, err := fabric.ParseAddrs(r.Device, r.Server)
+	if err != nil {
+		return err
+	}
+	auth, modes, err := r.methods(p.log)
 	if err != nil {
 		return err
 	}
@@ -31,6 +37,8 @@ func (r *remote) do(p *program, f func(context.Context, *client.Client) error) (
 		Arena:  int64(r.Arena),
 		Pin:    r.Pin,
 		Logger: p.log,
+		Auth:   auth,
+		Modes:  modes,
 	})
 	if err != nil {
 		return err

@@ -9,18 +9,25 @@ import (
 )
 
 type serveCmd struct {
-	Listen string        `required:"" placeholder:"ADDR" help:"Where to listen: host:port, or with the transport as iwarp://host:port or tcp://host:port; several with commas. Port 0 is any."`
-	Data   string        `required:"" placeholder:"DIR" help:"Where the objects are; made if it does not exist."`
-	Arena  byteSize      `default:"256MiB" help:"Registered memory, for all transfers and connections together."`
-	Device string        `default:"iwarp" enum:"iwarp,tcp" help:"The adapter: iwarp is the one in software, tcp is none."`
-	Pin    bool          `help:"Lock the arena into memory, as hardware does."`
-	Grace  time.Duration `default:"3s" help:"How long transfers may go on at shutdown."`
+	Listen   string   `required:"" placeholder:"ADDR" help:"Where to listen: host:port, or with the transport as iwarp://host:port or tcp://host:port; several with commas. Port 0 is any."`
+	Data     string   `required:"" placeholder:"DIR" help:"Where the objects are; made if it does not exist."`
+	Arena    byteSize `default:"256MiB" help:"Registered memory, for all transfers and connections together."`
+	Device   string   `default:"iwarp" enum:"iwarp,tcp" help:"The adapter: iwarp is the one in software, tcp is none."`
+	Pin      bool     `help:"Lock the arena into memory, as hardware does."`
+	security `embed:""`
+
+	Grace time.Duration `default:"3s" help:"How long transfers may go on at shutdown."`
 }
 
 // Run serves until the context of p ends.
 func (c *serveCmd) Run(p *program) error {
+	auth, modes, err := c.methods(p.log)
+	if err != nil {
+		return err
+	}
 	s, err := startServer(p.ctx, serverConfig{
 		dir: c.Data, listen: c.Listen, device: c.Device, arena: int64(c.Arena), pin: c.Pin, log: p.log,
+		auth: auth, modes: modes,
 	})
 	if err != nil {
 		return err

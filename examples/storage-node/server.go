@@ -22,6 +22,8 @@ type serverConfig struct {
 	arena  int64
 	pin    bool
 	log    *slog.Logger
+	auth   []messenger.Auth
+	modes  []messenger.Mode
 }
 
 // server is a node with all that it stands on.
@@ -55,6 +57,8 @@ func startServer(ctx context.Context, cfg serverConfig) (s *server, err error) {
 		Arena:  cfg.arena,
 		Pin:    cfg.pin,
 		Logger: cfg.log,
+		Auth:   cfg.auth,
+		Modes:  cfg.modes,
 	})
 	if err != nil {
 		return s, err

@@ -13,6 +13,9 @@ const (
 	AuthKrb     AuthMethod = 4
 )
 
+// AuthTLS is this project's own: mutual TLS 1.3.
+const AuthTLS AuthMethod = 0x41720001
+
 func (m AuthMethod) String() string {
 	switch m {
 	case AuthUnknown:
@@ -23,6 +26,8 @@ func (m AuthMethod) String() string {
 		return "cephx"
 	case AuthKrb:
 		return "krb"
+	case AuthTLS:
+		return "tls"
 	}
 	return "method" + strconv.FormatUint(uint64(m), 10)
 }

@@ -32,6 +32,9 @@ type Config struct {
 	Pin bool
 	// Receive is how many bytes of the arena may be receive buffers of connections. Default half of Arena.
 	Receive int64
+	// Auth and Modes are the messenger's.
+	Auth  []messenger.Auth
+	Modes []messenger.Mode
 	// Logger gets what no caller can be told. nil: silent.
 	Logger *slog.Logger
 }
@@ -100,6 +103,8 @@ func Open(cfg Config) (f *Fabric, err error) {
 		Name:       cfg.Name,
 		Arena:      f.Arena,
 		Transports: transports,
+		Auth:       cfg.Auth,
+		Modes:      cfg.Modes,
 		Logger:     cfg.Logger,
 	})
 	if err != nil {

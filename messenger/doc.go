@@ -17,8 +17,20 @@
 // by HandleRemoteReset. What has been sent stays referenced, payload included,
 // until the peer has acknowledged it (ConnStats.UnackedBytes).
 //
-// Authentication is AuthNone or what a user plugs in; frames are protected
-// against accidents (crc mode), not against attackers.
+// # Security
+//
+// Config.Auth says how peers prove who they are: AuthNone (not at all), AuthTLS
+// (certificates of both sides), or what a user plugs in. Config.Modes says how
+// frames are protected afterwards: ModeCRC against accidents, ModeSecure against
+// attackers; the server decides, and nobody on the way can change what was
+// negotiated. After a keyed method a peer is the entity that it says it is, and
+// gets no session of another. In ModeSecure payload is sealed into memory of its
+// own: on a stream off the arena, on RDMA in the arena, as much again as the
+// message being sent has; grants work in frames.
+//
+// Before a peer has authenticated it costs a handshake of Config.ConnectTimeout
+// at most, 64 KiB in each direction, and on RDMA a connection's receive buffers;
+// Config.MaxHalfOpen and MaxHalfOpenPerHost bound how many there are.
 //
 // # Ownership
 //
@@ -43,6 +55,7 @@
 //     caller at once.
 //   - The workers of the dispatch pool, at most twice Config.Workers: they run
 //     strands, which call Dispatch and the other methods of Dispatcher.
+//   - One per exchange of AuthTLS; it ends with the handshake of its transport.
 //   - One per listener, one ticker per messenger.
 //
 // Shutdown and Close wait for all of them.
@@ -58,6 +71,6 @@
 // # Errors
 //
 // ErrClosed, ErrReset, ErrTimeout, ErrProtocol, ErrAuth, ErrFeatures,
-// ErrTooLarge, ErrStaleGrant, ErrInvalid, ErrNotSupported, ErrHandlerPanic, a
+// ErrForged, ErrBusy, ErrTooLarge, ErrStaleGrant, ErrBadGrant, ErrInvalid, ErrNotSupported, ErrHandlerPanic, a
 // context's error, and *FaultError with the errors of conn and net in it.
 package messenger

@@ -30,8 +30,9 @@ type Policy struct {
 	MaxBytes    int64
 
 	// QueueMessages and QueueBytes bound what is queued to be sent on one
-	// connection: Send waits at them, TrySend fails. Default 1024 messages and
-	// 64 MiB; negative: no bound.
+	// connection and, where the session is lossless, what has been sent and is
+	// not acknowledged: Send waits at them, TrySend fails. Default 1024 messages
+	// and 64 MiB; negative: no bound.
 	QueueMessages int
 	QueueBytes    int64
 

@@ -60,6 +60,9 @@ func (c *Connection) acked(batch *[ackBatch]*Message) (n int) {
 			n++
 		}
 	}
+	for i := 0; i < n && c.waiting.n > 0 && c.room(0); i++ {
+		c.wakeSender()
+	}
 	return n
 }
 

@@ -67,7 +67,7 @@ func (c *Connection) enqueue(ctx context.Context, m *Message, p purpose) (bool, 
 				c.mu.Unlock()
 				return false, err
 			}
-			if !c.draining && !c.unsent() {
+			if !c.draining && !c.unsent() && (!c.lossless() || c.room(e.size)) {
 				ok, err := c.try(l, &e)
 				if err != nil && !c.lossless() {
 					c.mu.Unlock()
@@ -131,14 +131,15 @@ func (c *Connection) failed(l *link, err error) error {
 	return fmt.Errorf("%w: %w", ErrReset, &FaultError{Peer: l.remote, Op: "send", Err: err})
 }
 
-// room reports whether the queue takes n bytes more; a message of any size goes
-// into an empty queue. c.mu is held.
+// room reports whether n bytes more may be queued or sent; a message of any size
+// may where there is nothing else. c.mu is held.
 func (c *Connection) room(n int64) bool {
-	q, p := &c.queue, &c.policy
-	if q.messages == 0 {
+	p := &c.policy
+	messages, bytes := c.queue.messages+c.sent.n+c.replay.n, c.queue.bytes+c.kept
+	if messages == 0 {
 		return true
 	}
-	return (p.QueueMessages < 0 || q.messages < p.QueueMessages) && (p.QueueBytes < 0 || q.bytes+n <= p.QueueBytes)
+	return (p.QueueMessages < 0 || messages < p.QueueMessages) && (p.QueueBytes < 0 || bytes+n <= p.QueueBytes)
 }
 
 // wakeSenders lets all that wait for room look again, in order. c.mu is held.

@@ -23,6 +23,9 @@ type Config struct {
 	// Scheme is what the nodes bind to. Default tcp; another one needs
 	// Transports.
 	Scheme string
+	// Addr is an IP address of a real network that all nodes bind to, with ports
+	// of their own. Default: the network in memory, each node on its host.
+	Addr string
 	// Transports makes those of a node, over its network: for user-space iWARP a
 	// device with this Dial and Listen. (They are the caller's, as this package
 	// knows no device.)
@@ -96,7 +99,11 @@ func (cl *Cluster) node(t testing.TB, cfg Config, i int) *Node {
 	})
 	mc := messenger.Config{
 		Name: messenger.EntityName{Type: messenger.OSD, Num: int64(i)}, Arena: n.Arena,
-		DialStream: n.Dial, ListenStream: n.Listen,
+	}
+	at := cfg.Addr
+	if at == "" {
+		at = host
+		mc.DialStream, mc.ListenStream = n.Dial, n.Listen
 	}
 	if cfg.Logger != nil {
 		mc.Logger = cfg.Logger.With("node", i)
@@ -120,7 +127,7 @@ func (cl *Cluster) node(t testing.TB, cfg Config, i int) *Node {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeIn)
 	defer cancel()
-	if err := n.Bind(ctx, messenger.AddrVec{{URL: cfg.Scheme + "://" + host + ":0"}}); err != nil {
+	if err := n.Bind(ctx, messenger.AddrVec{{URL: cfg.Scheme + "://" + net.JoinHostPort(at, "0")}}); err != nil {
 		t.Fatal(err)
 	}
 	return n

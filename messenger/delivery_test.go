@@ -1,0 +1,500 @@
+package messenger_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/conn"
+	. "github.com/argonaut-rdma/argonaut/messenger"
+	"github.com/argonaut-rdma/argonaut/messenger/messengertest"
+	"github.com/argonaut-rdma/argonaut/verbs"
+	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
+)
+
+// The size of the delivery test, by environment; the defaults are a few seconds.
+//
+//	ARGONAUT_DELIVERY_MESSAGES   over all pairs, sizes log-uniform up to ARGONAUT_DELIVERY_MAX
+//	ARGONAUT_DELIVERY_LARGE      messages beside them, of ARGONAUT_DELIVERY_LARGE_SIZE
+//	ARGONAUT_DELIVERY_CUT        mean bytes after which a connection is cut
+//	ARGONAUT_DELIVERY_SEED       repeats a run
+//	ARGONAUT_TEST_DEVICE         runs on this device of the kernel's, too (build tag ibverbs), at
+//	ARGONAUT_TEST_ADDR           this address of it
+//
+// The full run: MESSAGES=1000000 MAX=524288 LARGE=2000 LARGE_SIZE=8388608 CUT=33554432.
+type deliverySize struct {
+	messages, large   int
+	max, largeSize    int64
+	cut               int64
+	seed              uint64
+	sendWait, allWait time.Duration
+}
+
+func envInt(t *testing.T, name string, def int64) int64 {
+	t.Helper()
+	v := os.Getenv(name)
+	if v == "" {
+		return def
+	}
+	n, err := strconv.ParseInt(v, 10, 64)
+	require.NoError(t, err, name)
+	return n
+}
+
+func newDeliverySize(t *testing.T) deliverySize {
+	s := deliverySize{
+		messages: int(envInt(t, "ARGONAUT_DELIVERY_MESSAGES", 6000)), max: envInt(t, "ARGONAUT_DELIVERY_MAX", 128<<10),
+		large: int(envInt(t, "ARGONAUT_DELIVERY_LARGE", 12)), largeSize: envInt(t, "ARGONAUT_DELIVERY_LARGE_SIZE", 1<<20),
+		cut: envInt(t, "ARGONAUT_DELIVERY_CUT", 1<<20),
+	}
+	s.seed = rand.Uint64()
+	if v := os.Getenv("ARGONAUT_DELIVERY_SEED"); v != "" {
+		var err error
+		s.seed, err = strconv.ParseUint(v, 10, 64)
+		require.NoError(t, err)
+	}
+	return s
+}
+
+// wire is what a delivery test runs on.
+type wire struct {
+	scheme string
+	// device makes the adapter of a node; nil: none is needed.
+	device func(t testing.TB, n *messengertest.Node) *verbs.Device
+	// addr to bind to; "": the network in memory, which can be cut.
+	addr string
+}
+
+func softIWARP(t testing.TB, n *messengertest.Node) *verbs.Device {
+	dev, err := iwarp.Open(iwarp.Config{Dial: n.Dial, Listen: n.Listen, PeerTimeout: -1})
+	require.NoError(t, err)
+	return dev
+}
+
+// kernelDevice opens ARGONAUT_TEST_DEVICE; set where the build has it.
+var kernelDevice func(t testing.TB, name string) *verbs.Device
+
+func TestDeliveryUnderFire(t *testing.T) {
+	size := newDeliverySize(t)
+	t.Logf("ARGONAUT_DELIVERY_SEED=%d", size.seed)
+	t.Run("tcp", func(t *testing.T) { deliver(t, size, wire{scheme: SchemeTCP}) })
+	t.Run("iwarp", func(t *testing.T) { deliver(t, size, wire{scheme: SchemeIWARP, device: softIWARP}) })
+	if name := os.Getenv("ARGONAUT_TEST_DEVICE"); name != "" {
+		require.NotNil(t, kernelDevice, "ARGONAUT_TEST_DEVICE needs the build tag ibverbs")
+		t.Run("device", func(t *testing.T) {
+			deliver(t, size, wire{scheme: SchemeRDMA, addr: os.Getenv("ARGONAUT_TEST_ADDR"),
+				device: func(t testing.TB, _ *messengertest.Node) *verbs.Device { return kernelDevice(t, name) }})
+		})
+	}
+}
+
+// Each pair of nodes has policies of its own; policies are by type, so each
+// node is of another one.
+var deliveryTypes = []EntityType{Mon, MDS, OSD, Mgr}
+
+// pairPolicies is what the lower and the higher node of a pair may have.
+var pairPolicies = []struct {
+	name   string
+	lo, hi func() Policy
+	lossy  bool
+}{
+	{"lossless_peer", LosslessPeer, LosslessPeer, false},
+	{"lossless_peer_reuse", LosslessPeerReuse, LosslessPeerReuse, false},
+	{"lossless_client, stateful_server", LosslessClient, StatefulServer, false},
+	{"lossy_client, stateless_server", LossyClient, StatelessServer, true},
+	{"lossy_client, stateless_registered_server", LossyClient, StatelessRegisteredServer, true},
+}
+
+// channel is the model of one direction of one pair: what has been sent and
+// what may come next.
+type channel struct {
+	from, to int
+	lossy    bool
+
+	mu        sync.Mutex
+	sent      uint32            // numbers 1 to sent have been accepted by Send
+	next      uint32            // lossless: the only number that may come
+	last      map[uint32]uint32 // lossy: by session, the last number that came
+	delivered int
+	wrong     []string
+}
+
+// receive steps the model.
+func (c *channel) receive(epoch, n uint32, sumRight bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	bad := func(format string, a ...any) {
+		if len(c.wrong) < 10 {
+			c.wrong = append(c.wrong, fmt.Sprintf(format, a...))
+		}
+	}
+	if !sumRight {
+		bad("message %d has the wrong payload", n)
+	}
+	c.delivered++
+	if c.lossy {
+		if n <= c.last[epoch] {
+			bad("message %d of session %d came after %d", n, epoch, c.last[epoch])
+		}
+		c.last[epoch] = n
+		return
+	}
+	if n != c.next {
+		bad("message %d came, and not %d", n, c.next)
+	}
+	c.next = n + 1
+}
+
+// battle is a run of the delivery test.
+type battle struct {
+	t     *testing.T
+	size  deliverySize
+	cl    *messengertest.Cluster
+	w     wire
+	ch    [4][4]*channel
+	block []byte // what payload is cut from
+	mu    sync.Mutex
+	conns [4][4]*Connection // [i][j]: i's to j, as it was last opened
+	moved chan struct{}     // closed when conns changes
+	epoch atomic.Uint32
+}
+
+// soldier is a node's dispatcher.
+type soldier struct {
+	BaseDispatcher
+	b  *battle
+	me int
+}
+
+func (s *soldier) other(c *Connection) int {
+	name, _, _ := c.Peer()
+	for i, t := range deliveryTypes {
+		if t == name.Type {
+			return i
+		}
+	}
+	panic("a peer of no known type")
+}
+
+func (s *soldier) HandleAccept(c *Connection) { s.b.opened(s.me, s.other(c), c) }
+
+// HandleReset opens a lossy session anew, as the server has something to send.
+func (s *soldier) HandleReset(c *Connection) {
+	if j := s.other(c); !s.b.policyOf(s.me, j).Server {
+		_, err := s.b.conn(s.b.t.Context(), s.me, j, c)
+		if err != nil && !errors.Is(err, ErrClosed) {
+			s.b.t.Error(err)
+		}
+	}
+}
+
+func (s *soldier) Dispatch(_ context.Context, m *Message) bool {
+	defer m.Release()
+	from := s.other(m.Conn)
+	le := binary.LittleEndian
+	epoch, n, sum := le.Uint32(m.Front), le.Uint32(m.Front[4:]), le.Uint32(m.Front[8:])
+	s.b.ch[from][s.me].receive(epoch, n, sum == checksum(m))
+	return true
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func checksum(m *Message) (sum uint32) {
+	if m.Data == nil {
+		return 0
+	}
+	for i := range m.Data.Segments() {
+		sum = crc32.Update(sum, castagnoli, m.Data.At(i).Bytes())
+	}
+	return sum
+}
+
+func (b *battle) opened(i, j int, c *Connection) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.conns[i][j] = c
+	close(b.moved)
+	b.moved = make(chan struct{})
+}
+
+// conn returns i's connection to j: i's own, or the last that j has opened.
+func (b *battle) conn(ctx context.Context, i, j int, not *Connection) (*Connection, error) {
+	pol := b.policyOf(i, j)
+	if !pol.Server {
+		return b.cl.Nodes[i].ConnectTo(deliveryTypes[j], b.cl.Nodes[j].Addrs())
+	}
+	for {
+		b.mu.Lock()
+		c, moved := b.conns[i][j], b.moved
+		b.mu.Unlock()
+		if c != nil && c != not {
+			return c, nil
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (b *battle) kind(i, j int) int {
+	lo, hi := min(i, j), max(i, j)
+	return fromSeed(b.size.seed, uint32(50+lo*4+hi)).IntN(len(pairPolicies))
+}
+
+func (b *battle) policyOf(i, j int) (p Policy) {
+	k := pairPolicies[b.kind(i, j)]
+	if p = k.lo(); i > j {
+		p = k.hi()
+	}
+	// Each node's memory has to do for what its three sessions keep, and for
+	// what it receives.
+	p.QueueBytes, p.QueueMessages = 2<<20, 64
+	return p
+}
+
+func deliver(t *testing.T, size deliverySize, w wire) {
+	b := &battle{t: t, size: size, w: w, moved: make(chan struct{}), block: make([]byte, size.largeSize+size.max)}
+	chacha := rand.NewChaCha8([32]byte{1})
+	chacha.Read(b.block)
+	network := messengertest.NewNetwork(size.seed)
+	i := 0
+	cfg := messengertest.Config{
+		Nodes: 4, Net: network, Scheme: w.scheme, Addr: w.addr, Budget: 128 << 20,
+		Configure: func(_ *messengertest.Node, cfg *Config) {
+			cfg.Name = EntityName{Type: deliveryTypes[i], Num: int64(i)}
+			cfg.Nonce = uint32(i + 1)
+			cfg.BackoffMin, cfg.BackoffMax = 2*time.Millisecond, 150*time.Millisecond
+			cfg.ConnectTimeout = time.Second
+			cfg.KeepaliveInterval, cfg.KeepaliveTimeout = 100*time.Millisecond, 500*time.Millisecond
+			cfg.NoDataCRC = size.seed>>(40+i)&1 == 0
+			if w.addr != "" { // nothing between the nodes can be cut: the messenger does it
+				cfg.Inject = &Inject{Seed: size.seed + uint64(i), SocketFailures: max(20, int(size.cut/(2*(size.max/12))))}
+			}
+		},
+		Setup: func(n *messengertest.Node) {
+			for j, typ := range deliveryTypes {
+				if j != i {
+					n.SetPolicy(typ, b.policyOf(i, j))
+				}
+			}
+			n.AddDispatcher(&soldier{b: b, me: i})
+			i++
+		},
+	}
+	if w.device != nil {
+		cfg.Transports = func(t testing.TB, n *messengertest.Node) []Transport {
+			dev := w.device(t, n)
+			t.Cleanup(func() { require.NoError(t, dev.Close()) })
+			return []Transport{{Scheme: w.scheme, Open: func(cfg conn.Config) (*conn.Endpoint, error) {
+				return conn.NewEndpoint(dev, n.Arena, cfg)
+			}}}
+		}
+	}
+	b.cl = messengertest.New(t, cfg)
+	for i := range b.ch {
+		for j := range b.ch[i] {
+			if i != j {
+				k := pairPolicies[b.kind(i, j)]
+				b.ch[i][j] = &channel{from: i, to: j, lossy: k.lossy, next: 1, last: map[uint32]uint32{}}
+				if i < j {
+					t.Logf("nodes %d and %d: %s", i, j, k.name)
+				}
+			}
+		}
+	}
+	b.fight(network)
+}
+
+// fight sends everything under fire, then lets the rest arrive in peace.
+func (b *battle) fight(network *messengertest.Network) {
+	t := b.t
+	network.SetCutAfter(func(string, string) int64 {
+		f := fromSeed(b.size.seed, b.epoch.Add(1))
+		if f.Float64() < 0.1 { // in the handshake
+			return int64(f.ExpFloat64() * 400)
+		}
+		return int64(f.ExpFloat64() * float64(b.size.cut))
+	})
+	network.SetLatency(func(string, string) time.Duration {
+		if rand.Uint32()%64 == 0 {
+			return time.Duration(rand.Uint32()%2000) * time.Microsecond
+		}
+		return 0
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
+	defer cancel()
+	peace := make(chan struct{})
+	var chaos, senders sync.WaitGroup
+	if b.w.addr == "" {
+		chaos.Add(1)
+		go func() { // splits the network now and then; ends with the peace
+			defer chaos.Done()
+			b.splits(network, peace)
+		}()
+	}
+	for i := range b.ch {
+		for j := range b.ch[i] {
+			if i != j {
+				senders.Add(1)
+				go func() { // ends when all its messages have been accepted
+					defer senders.Done()
+					b.send(ctx, i, j)
+				}()
+			}
+		}
+	}
+	senders.Wait()
+	close(peace)
+	chaos.Wait()
+	network.SetCutAfter(nil)
+	network.SetLatency(nil)
+	b.settle(ctx)
+}
+
+func fromSeed(seed uint64, n uint32) *rand.Rand { return rand.New(rand.NewPCG(seed, uint64(n))) }
+
+func (b *battle) splits(network *messengertest.Network, peace <-chan struct{}) {
+	rnd := fromSeed(b.size.seed, 1<<31)
+	for {
+		pause := time.Duration(200+rnd.IntN(800)) * time.Millisecond
+		i, j := rnd.IntN(4), rnd.IntN(3)
+		if j >= i {
+			j++
+		}
+		select {
+		case <-peace:
+			return
+		case <-time.After(pause):
+		}
+		network.Split([]string{b.cl.Nodes[i].Host}, []string{b.cl.Nodes[j].Host})
+		select {
+		case <-peace:
+		case <-time.After(time.Duration(rnd.IntN(700)) * time.Millisecond):
+		}
+		network.Heal()
+	}
+}
+
+// send sends i's share of messages to j.
+func (b *battle) send(ctx context.Context, i, j int) {
+	ch, rnd := b.ch[i][j], fromSeed(b.size.seed, uint32(100+i*4+j))
+	total := b.size.messages/12 + b.size.large/12
+	every := math.MaxInt
+	if k := b.size.large / 12; k > 0 {
+		every = total / k
+	}
+	epoch := b.epoch.Add(1)
+	c, err := b.conn(ctx, i, j, nil)
+	if err != nil {
+		b.t.Errorf("%d to %d: %v", i, j, err)
+		return
+	}
+	for n := 1; n <= total; n++ {
+		size := int64(math.Exp(rnd.Float64()*math.Log(float64(b.size.max+1)))) - 1
+		if n%every == 0 {
+			size = b.size.largeSize
+		}
+		m, err := b.message(ctx, i, epoch, uint32(n), size, rnd)
+		if err == nil {
+			err = c.Send(ctx, m)
+		}
+		if err == nil {
+			ch.mu.Lock()
+			ch.sent = uint32(n)
+			ch.mu.Unlock()
+			continue
+		}
+		if m != nil {
+			m.Release()
+		}
+		if !ch.lossy || (!errors.Is(err, ErrReset) && !errors.Is(err, ErrClosed)) {
+			b.t.Errorf("%d to %d: message %d: %v", i, j, n, err)
+			return
+		}
+		epoch = b.epoch.Add(1)
+		if c, err = b.conn(ctx, i, j, c); err != nil {
+			b.t.Errorf("%d to %d: %v", i, j, err)
+			return
+		}
+	}
+}
+
+func (b *battle) message(ctx context.Context, i int, epoch, n uint32, size int64, rnd *rand.Rand) (*Message, error) {
+	m := NewMessage(1)
+	if size > 0 {
+		l, err := b.cl.Nodes[i].Arena.GetList(ctx, size, 0)
+		if err != nil {
+			m.Release()
+			return nil, err
+		}
+		at := rnd.Int64N(int64(len(b.block)) - size + 1)
+		l.CopyFrom(b.block[at : at+size])
+		m.Data = l
+	}
+	le := binary.LittleEndian
+	m.Front = le.AppendUint32(m.Front, epoch)
+	m.Front = le.AppendUint32(m.Front, n)
+	m.Front = le.AppendUint32(m.Front, checksum(m))
+	return m, nil
+}
+
+// settle waits until all that has to has arrived, and checks the model.
+func (b *battle) settle(ctx context.Context) {
+	t := b.t
+	for i := range b.ch {
+		for j, ch := range b.ch[i] {
+			if ch == nil || ch.lossy {
+				continue
+			}
+			require.Eventually(t, func() bool {
+				ch.mu.Lock()
+				defer ch.mu.Unlock()
+				return ch.next > ch.sent
+			}, time.Minute, 5*time.Millisecond, "%d to %d: not everything has arrived", i, j)
+			c, err := b.conn(ctx, i, j, nil)
+			require.NoError(t, err)
+			require.Eventually(t, func() bool { return c.Stats().UnackedMessages == 0 }, time.Minute, 5*time.Millisecond)
+		}
+	}
+	var faults, reconnects, replayed, duplicates, waits, retries uint64
+	var delivered, lost int
+	for _, n := range b.cl.Nodes {
+		st := n.Stats()
+		faults, reconnects, replayed = faults+st.Faults, reconnects+st.Reconnects, replayed+st.Replayed
+		duplicates, waits, retries = duplicates+st.Duplicates, waits+st.RacesLost, retries+st.Retries+st.RetriesGlobal
+		require.Zero(t, st.RemoteResets, "nobody has lost a session")
+	}
+	for i := range b.ch {
+		for j, ch := range b.ch[i] {
+			if ch == nil {
+				continue
+			}
+			ch.mu.Lock()
+			require.Empty(t, ch.wrong, "%d to %d", i, j)
+			if !ch.lossy {
+				require.EqualValues(t, ch.sent, ch.delivered, "%d to %d", i, j)
+			}
+			require.LessOrEqual(t, ch.delivered, int(ch.sent)+1, "%d to %d", i, j)
+			delivered += ch.delivered
+			lost += int(ch.sent) - ch.delivered
+			ch.mu.Unlock()
+		}
+	}
+	t.Logf("%d messages delivered, %d lost by lossy sessions; %d faults, %d reconnects, %d sent again, %d duplicates, %d races, %d retries",
+		delivered, max(0, lost), faults, reconnects, replayed, duplicates, waits, retries)
+	require.NotZero(t, faults)
+}

@@ -26,17 +26,19 @@ type Arena struct {
 	scrub      bool
 	slots      []slot
 	regions    []region
-	backing    string    // of the first region
-	foreign    *RegCache // not nil: an arena of the caller's memory
-	tracer     *tracer   // nil: no tracing
+	backing    string                 // of the first region
+	foreign    *RegCache              // not nil: an arena of the caller's memory
+	tracer     atomic.Pointer[tracer] // nil: no tracing
+	tokens     atomic.Uint64          // given to traced references, of all tracers
 	cores      cores
 
-	gate   atomic.Int64  // not 0: somebody waits, or the arena closes
-	now    atomic.Uint32 // seconds since start
-	start  time.Time
-	owners atomic.Pointer[[]*owner]
-	copied atomic.Uint64
-	grants atomic.Int64
+	gate    atomic.Int64  // not 0: somebody waits, or the arena closes
+	now     atomic.Uint32 // seconds since start
+	start   time.Time
+	owners  atomic.Pointer[[]*owner]
+	copied  atomic.Uint64
+	grants  atomic.Int64
+	overdue atomic.Uint64
 
 	attachSem   chan struct{} // held by Attach, Detach, Close and the keeper, one at a time: see lockAttach
 	attachments atomic.Pointer[[]*attachment]
@@ -106,7 +108,7 @@ func NewContext(ctx context.Context, cfg Config) (*Arena, error) {
 	})
 	a.attachments.Store(&[]*attachment{})
 	if cfg.Trace {
-		a.tracer = newTracer()
+		a.SetTrace(true)
 	}
 	a.chunks = make([]chunk, cfg.Budget/a.chunkSize)
 	reserve, initial := uint32(cfg.Reserve/a.chunkSize), uint32(cfg.Initial/a.chunkSize)
@@ -146,10 +148,14 @@ func (a *Arena) clock() {
 	defer close(a.clockDone)
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
+	age := ageWatch{every: uint32(max(a.cfg.MaxAge/4, time.Second) / time.Second), told: map[uint32]uint64{}}
 	for {
 		select {
 		case <-t.C:
 			a.now.Store(uint32(time.Since(a.start) / time.Second))
+			if a.cfg.MaxAge > 0 {
+				a.watchAge(&age)
+			}
 		case <-a.stopClock:
 			return
 		}

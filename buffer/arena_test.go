@@ -1,12 +1,15 @@
 package buffer
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
@@ -670,13 +673,78 @@ func TestTrace(t *testing.T) {
 	says(func() { b.Bytes() }, "after its last release", "this reference was released at", "TestTrace")
 	// Tokens are reused when there is no other.
 	b = mustGet(t, a, 1, o)
-	a.tracer.slots[b.num()].next = maxToken
+	a.tokens.Store(maxToken - 1)
 	c, d := b.Retain(), b.Retain()
 	require.NotEqual(t, c, d)
 	require.NotEqual(t, b, d)
 	c.Release()
 	d.Release()
 	b.Release()
+}
+
+// Tracing is switched while buffers are held.
+func TestTraceAtRunTime(t *testing.T) {
+	a := newArena(t, Config{Budget: 8 << 20})
+	before := mustGet(t, a, 1, Anonymous)
+	a.SetTrace(true)
+	require.True(t, a.Tracing())
+	during := mustGet(t, a, 1, Anonymous)
+	more := before.Retain()
+	before.RetainPosted()
+	hs := a.Holders()
+	require.Len(t, hs, 4)
+	stacks := 0
+	for _, h := range hs {
+		require.Equal(t, 1, h.Refs)
+		if h.Stack != "" {
+			stacks++
+		}
+	}
+	require.Equal(t, 3, stacks)
+	before.Release()
+	require.Panics(t, func() { more.Release(); more.Release() })
+	before.ReleasePosted()
+	a.SetTrace(false)
+	require.Len(t, a.Holders(), 1)
+	require.Empty(t, a.Holders()[0].Stack)
+	again := during.Retain()
+	a.SetTrace(true)
+	during.Release()
+	again.Release()
+	require.Panics(t, func() { again.Bytes() })
+	b := mustGet(t, a, 1, Anonymous)
+	for range 2 * maxGone {
+		b.Retain().Release()
+	}
+	require.LessOrEqual(t, len(a.tracer.Load().slots[b.num()].gone), maxGone, "what is remembered is bounded")
+	b.Release()
+}
+
+// What is held for longer than MaxAge is logged once.
+func TestMaxAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		a := newArena(t, Config{Budget: 8 << 20, MaxAge: 10 * time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		old := mustGet(t, a, 1, a.Owner("slow", 0))
+		time.Sleep(9 * time.Second)
+		young := mustGet(t, a, 1, Anonymous)
+		require.Zero(t, a.Stats().Overdue)
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		require.EqualValues(t, 1, a.Stats().Overdue)
+		young.Release()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.EqualValues(t, 1, a.Stats().Overdue)
+		require.Equal(t, 1, strings.Count(log.String(), "held for long"))
+		require.Contains(t, log.String(), "owner=slow")
+		old.Release()
+		old = mustGet(t, a, 1, Anonymous)
+		time.Sleep(15 * time.Second)
+		synctest.Wait()
+		require.EqualValues(t, 2, a.Stats().Overdue, "another Get of the same slot")
+		old.Release()
+	})
 }
 
 func TestClockAndAge(t *testing.T) {

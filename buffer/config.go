@@ -61,7 +61,8 @@ type Config struct {
 	FailWhenFull bool
 	// Trace records a stack per reference, and gives every Retain a token of
 	// its own so that a reference released twice is found: use the handle that
-	// Retain returned. It costs microseconds per call. Default off.
+	// Retain returned. It costs microseconds per call. Default off; see
+	// Arena.SetTrace.
 	Trace bool
 	// MaxAge is how long a buffer may be held before that is logged, once per
 	// Get, with its owner; and counted in Stats.Overdue. Whole seconds count.

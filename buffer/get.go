@@ -207,7 +207,7 @@ func (a *Arena) getCached(n int, cl uint8, id Owner) RDMABuffer {
 					a.giveBackStray(uint32(num), o, limited, int64(a.sizes[cl]))
 					return RDMABuffer{}
 				}
-				if m := metaOf(id, limited, sh, a.now.Load()); m != x.meta.Load() || invariants || a.tracer != nil {
+				if m := metaOf(id, limited, sh, a.now.Load()); m != x.meta.Load() || invariants || a.tracer.Load() != nil {
 					return a.takeSlow(uint32(num), n, id, m)
 				}
 				return RDMABuffer{a: a, gen: gen(state), slot: num, view: uint64(uint32(n))}
@@ -283,8 +283,8 @@ func (a *Arena) takeSlow(s uint32, n int, o Owner, m uint64) RDMABuffer {
 		st.meta.Store(m)
 	}
 	b := RDMABuffer{a: a, gen: gen(st.state.Load()), slot: uint64(s), view: uint64(uint32(n))}
-	if a.tracer != nil {
-		b.gen |= a.tracer.get(b, o, a.now.Load()) << tokenShift
+	if t := a.tracer.Load(); t != nil {
+		b.gen |= t.get(b, o, a.now.Load()) << tokenShift
 	}
 	return b
 }

@@ -3,18 +3,86 @@ package buffer
 import (
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/argonaut-rdma/argonaut/verbs"
 )
 
 // Grant lets the peer of one QP read or write exactly the bytes of one buffer.
-// It holds a reference to the buffer from Grant until Revoke. Its methods are
+// It holds a reference to the buffer from Grant until it ends. Its methods are
 // safe for concurrent use.
 type Grant struct {
-	mu  sync.Mutex
-	b   RDMABuffer // zero: revoked
-	at  *attachment
-	key verbs.MR
+	mu    sync.Mutex
+	b     RDMABuffer // zero: ended
+	at    *attachment
+	key   verbs.MR
+	timer *time.Timer
+	ended func(GrantEnd)
+}
+
+// GrantTerms are what a peer is given, and for how long.
+type GrantTerms struct {
+	// Access is what the peer may do: AccessRemoteRead, AccessRemoteWrite,
+	// AccessRemoteAtomic.
+	Access verbs.Access
+	// Once ends the grant with the operation: the peer sends its last message
+	// about it as SEND_WITH_INV with the grant's key, and the completion of that
+	// message, when polled, ends the grant. It needs a connection with
+	// Features.SendInv.
+	Once bool
+	// Lifetime ends the grant after that time, whatever the peer does or does
+	// not do. 0: no limit.
+	Lifetime time.Duration
+	// Ended, if not nil, is told once how the grant ended, except when Revoke
+	// did it: on the goroutine that polls, or one of its own when Lifetime is
+	// over. It must not block.
+	Ended func(GrantEnd)
+}
+
+// GrantEnd is how a grant ended by itself.
+type GrantEnd struct {
+	ByPeer bool  // the peer invalidated the key; else Lifetime was over
+	Err    error // it could not be withdrawn: it is still live, call Revoke
+}
+
+// GrantFor is Grant with terms. It returns ErrNotSupported, besides, where Once
+// is asked for and one of the ends has no send with invalidate.
+func (b RDMABuffer) GrantFor(qp *verbs.QP, t GrantTerms) (*Grant, error) {
+	if t.Once && !qp.Features().SendInv {
+		return nil, fmt.Errorf("%w: a grant for one operation needs send with invalidate on both ends: use Lifetime, and Revoke", ErrNotSupported)
+	}
+	if t.Lifetime < 0 {
+		return nil, fmt.Errorf("%w: a grant for %v", ErrInvalid, t.Lifetime)
+	}
+	g := new(Grant)
+	if err := b.GrantInto(g, qp, t.Access); err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.ended = t.Ended
+	if t.Once {
+		g.key.OnInvalidate(func() { g.end(true) })
+	}
+	if t.Lifetime > 0 {
+		g.timer = time.AfterFunc(t.Lifetime, func() { g.end(false) })
+	}
+	return g, nil
+}
+
+// end ends the grant by itself.
+func (g *Grant) end(byPeer bool) {
+	g.mu.Lock()
+	if g.b.IsZero() { // revoked meanwhile
+		g.mu.Unlock()
+		return
+	}
+	ended := g.ended
+	err := g.revokeLocked()
+	g.mu.Unlock()
+	if ended != nil {
+		ended(GrantEnd{ByPeer: byPeer, Err: err})
+	}
 }
 
 // Grant makes a scoped key for exactly b's bytes with the remote rights acc
@@ -112,13 +180,21 @@ func (g *Grant) Revoke() error {
 	if g.b.IsZero() {
 		return nil
 	}
+	return g.revokeLocked()
+}
+
+// revokeLocked is Revoke of a live grant. Under Grant.mu.
+func (g *Grant) revokeLocked() error {
+	if g.timer != nil {
+		g.timer.Stop()
+	}
 	if err := deregister(&g.key); err != nil {
 		return err
 	}
 	g.at.grants.Add(-1)
 	g.b.a.grants.Add(-1)
 	b := g.b
-	g.b, g.at = RDMABuffer{}, nil
+	g.b, g.at, g.timer, g.ended = RDMABuffer{}, nil, nil, nil
 	b.Release()
 	return nil
 }

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/argonaut-rdma/argonaut/verbs"
+	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
+	"github.com/argonaut-rdma/argonaut/verbs/verbstest"
 )
 
 func TestGrant(t *testing.T) {
@@ -124,4 +127,68 @@ func TestDetachRacesWithGrants(t *testing.T) {
 		}
 		require.NoError(t, a.Attach(ctx, x.pd))
 	}
+}
+
+// A grant for one operation ends with the peer's SEND_WITH_INV, when that is
+// polled; one with a lifetime ends when the peer is silent.
+func TestGrantTerms(t *testing.T) {
+	verbstest.NoLeaks(t)
+	x, y := connect(t)
+	ax, ay := x.attached(Config{Budget: 4 << 20}), y.attached(Config{Budget: 4 << 20})
+	b := mustGet(t, ax, 1000, Anonymous)
+	recv := mustGet(t, ax, 100, Anonymous)
+	_, err := x.qp.PostRecv([]verbs.RecvWR{{WRID: 7, SGEs: []verbs.SGE{recv.SGE(x.pd)}}})
+	require.NoError(t, err)
+	ends := make(chan GrantEnd, 1)
+	g, err := b.GrantFor(x.qp, GrantTerms{Access: verbs.AccessRemoteRead, Once: true, Ended: func(e GrantEnd) { ends <- e }})
+	require.NoError(t, err)
+	b.Release() // the grant has it
+	sink := mustGet(t, ay, 1000, Anonymous)
+	y.send(verbs.SendWR{Opcode: verbs.OpRead, SGEs: []verbs.SGE{sink.SGE(y.pd)}, RemoteAddr: g.Addr(), RKey: g.RKey()})
+	require.Equal(t, verbs.StatusSuccess, y.poll().Status)
+	require.EqualValues(t, 2, ax.Account().Held/Page)
+	y.send(verbs.SendWR{Opcode: verbs.OpSendWithInv, InvalidateRKey: g.RKey()})
+	require.Equal(t, verbs.StatusSuccess, y.poll().Status)
+	wc := x.poll()
+	require.EqualValues(t, 7, wc.WRID)
+	require.True(t, wc.HasInv)
+	require.Equal(t, GrantEnd{ByPeer: true}, <-ends)
+	require.True(t, g.Buffer().IsZero())
+	require.Zero(t, ax.Stats().Grants)
+	require.EqualValues(t, 1, ax.Account().Held/Page, "the buffer is free again")
+	require.NoError(t, g.Revoke())
+
+	b = mustGet(t, ax, 1000, Anonymous)
+	g, err = b.GrantFor(x.qp, GrantTerms{Access: verbs.AccessRemoteWrite, Lifetime: time.Millisecond, Ended: func(e GrantEnd) { ends <- e }})
+	require.NoError(t, err)
+	require.Equal(t, GrantEnd{}, <-ends)
+	require.Zero(t, ax.Stats().Grants)
+	require.Zero(t, g.RKey())
+	// One that is revoked in time tells nobody.
+	g, err = b.GrantFor(x.qp, GrantTerms{Access: verbs.AccessRemoteWrite, Lifetime: time.Hour, Once: true, Ended: func(e GrantEnd) { ends <- e }})
+	require.NoError(t, err)
+	require.NoError(t, g.Revoke())
+	require.Empty(t, ends)
+	_, err = b.GrantFor(x.qp, GrantTerms{Access: verbs.AccessRemoteWrite, Lifetime: -1})
+	require.ErrorIs(t, err, ErrInvalid)
+	releaseAll([]RDMABuffer{b, recv, sink})
+	require.NoError(t, ax.Detach(context.Background(), x.pd))
+	require.NoError(t, ay.Detach(context.Background(), y.pd))
+}
+
+// GrantFor with Once needs both ends to have send with invalidate.
+func TestGrantOnceNotSupported(t *testing.T) {
+	a := newArena(t, Config{Budget: 4 << 20})
+	pd := openPD(t, iwarp.Config{}, &verbstest.Script{})
+	cq, err := pd.Device().CreateCQ(verbs.CQConfig{Depth: 256})
+	require.NoError(t, err)
+	qp, err := pd.CreateQP(verbs.QPConfig{SendCQ: cq})
+	require.NoError(t, err)
+	b := mustGet(t, a, 1, Anonymous)
+	_, err = b.GrantFor(qp, GrantTerms{Access: verbs.AccessRemoteRead, Once: true}) // not connected: no features
+	require.ErrorIs(t, err, ErrNotSupported)
+	b.Release()
+	_, err = qp.Close()
+	require.NoError(t, err)
+	require.NoError(t, cq.Close())
 }

@@ -73,6 +73,7 @@ func (a *Arena) Holders() []Holder {
 	var hs []Holder
 	now := a.now.Load()
 	ats := *a.attachments.Load()
+	tr := a.tracer.Load()
 	age := func(at uint32) time.Duration { return time.Duration(now-at) * time.Second }
 	a.walk(func(s uint32, cl uint8, state uint64) {
 		if !referenced(state) {
@@ -88,11 +89,16 @@ func (a *Arena) Holders() []Holder {
 				h.LKey = mr.LKey()
 			}
 		}
-		if a.tracer == nil {
-			hs = append(hs, h)
-			return
+		var refs, posted []trace
+		if tr != nil {
+			refs, posted = tr.of(s, gen(state))
 		}
-		refs, posted := a.tracer.of(s)
+		// References that are not known were taken while tracing was off.
+		if rest := h.Refs - len(refs) - len(posted); rest > 0 || tr == nil {
+			old := h
+			old.Refs, old.Posted = rest, max(h.Posted-len(posted), 0)
+			hs = append(hs, old)
+		}
 		h.Refs = 1
 		for i, t := range append(refs, posted...) {
 			h.Posted = 0

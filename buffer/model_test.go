@@ -367,7 +367,7 @@ func (m *model) finish(t *rapid.T) {
 		return
 	}
 	require.True(t, errors.As(err, &leak), "%v", err)
-	if m.a.tracer == nil {
+	if m.a.tracer.Load() == nil {
 		require.Len(t, leak.Holders, len(owners))
 	}
 	_, ok := m.a.TryGet(1, Control)

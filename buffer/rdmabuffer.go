@@ -45,20 +45,20 @@ func (b RDMABuffer) live() *slot {
 func (b RDMABuffer) dead(state uint64) {
 	s := fmt.Sprintf("buffer: use of buffer %d (generation %d) after its last release; the slot is at generation %d",
 		b.slot, b.gen&maxGen, gen(state))
-	if b.a.tracer == nil {
+	if t := b.a.tracer.Load(); t == nil {
 		s += "; Config.Trace tells who released it"
 	} else {
-		s += b.a.tracer.released(b)
+		s += t.released(b)
 	}
 	panic(s)
 }
 
 // Retain takes another reference and returns the handle that it belongs to:
-// the same one, unless Config.Trace tells references apart.
+// the same one, unless tracing tells references apart.
 func (b RDMABuffer) Retain() RDMABuffer {
 	b.ref()
-	if b.a.tracer != nil {
-		b.gen = b.gen&maxGen | b.a.tracer.retain(b, b.a.now.Load())<<tokenShift
+	if t := b.a.tracer.Load(); t != nil {
+		b.gen = b.gen&maxGen | t.retain(b, b.a.now.Load())<<tokenShift
 	}
 	return b
 }
@@ -87,8 +87,9 @@ func (b RDMABuffer) Release() { b.unref(true) }
 // unref takes one from the count: a holder's reference, or posted work's.
 func (b RDMABuffer) unref(holder bool) {
 	s := &b.a.slots[b.slot]
-	if b.a.tracer != nil && holder {
-		b.a.tracer.release(b)
+	tr := b.a.tracer.Load()
+	if tr != nil && holder {
+		tr.release(b)
 	}
 	for {
 		w := s.state.Load()
@@ -110,8 +111,8 @@ func (b RDMABuffer) unref(holder bool) {
 		}
 		m := s.meta.Load()
 		cl := b.a.chunks[b.slot>>b.a.chunkShift].class
-		if b.a.tracer != nil {
-			b.a.tracer.last(b)
+		if tr != nil {
+			tr.last(b)
 		}
 		if invariants && b.a.foreign == nil {
 			poison(b.a.slotMem(b.num()))
@@ -134,8 +135,8 @@ func (b RDMABuffer) unref(holder bool) {
 // posted. It counts as posted in the account.
 func (b RDMABuffer) RetainPosted() {
 	b.ref().posted.Add(1)
-	if b.a.tracer != nil {
-		b.a.tracer.post(b, b.a.now.Load())
+	if t := b.a.tracer.Load(); t != nil {
+		t.post(b, b.a.now.Load())
 	}
 }
 
@@ -143,8 +144,8 @@ func (b RDMABuffer) RetainPosted() {
 // was refused, when its completion was polled, or when QP.Close or SRQ.Close
 // returned it as an orphan. It panics if none is left.
 func (b RDMABuffer) ReleasePosted() {
-	if b.a.tracer != nil {
-		b.a.tracer.unpost(b)
+	if t := b.a.tracer.Load(); t != nil {
+		t.unpost(b)
 	}
 	if n := b.live().posted.Add(^uint32(0)); n == ^uint32(0) {
 		panic(fmt.Sprintf("buffer: ReleasePosted of buffer %d, which no posted work names: completed twice, or RetainPosted forgotten", b.slot))

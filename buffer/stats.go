@@ -38,6 +38,7 @@ type Stats struct {
 	Grants        int    // live grants
 	Waiting       int    // Gets that wait
 	Waited        uint64 // Gets that had to wait, ever
+	Overdue       uint64 // Gets whose buffer was held for longer than Config.MaxAge
 	Exhausted     uint64 // TryGets, and Gets with FailWhenFull, that failed for lack of memory or quota
 	Copied        uint64 // bytes copied by AppendCopy
 	Classes       []ClassStats
@@ -121,6 +122,7 @@ func (a *Arena) Stats() Stats {
 		RegionSize: a.cfg.RegionSize, Reserve: a.cfg.Reserve, Budget: a.cfg.Budget,
 		Attached: len(*a.attachments.Load()), Grants: int(a.grants.Load()), Copied: a.copied.Load(),
 		Backing: a.backing, Quarantined: a.quarantined.Load(),
+		Overdue: a.overdue.Load(),
 	}
 	for _, size := range a.sizes {
 		st.Classes = append(st.Classes, ClassStats{Size: size})

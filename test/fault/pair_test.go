@@ -1,0 +1,186 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/verbs"
+	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
+)
+
+// kernelDevice opens a device of the kernel's; set where the build has them.
+var kernelDevice func(t testing.TB, name, addr string) *verbs.Device
+
+// device is something to test on.
+type device struct {
+	open func(t testing.TB) *verbs.Device
+	addr string // to listen on
+}
+
+// onDevices runs f on the user-space adapter, and on the device that the
+// environment names.
+func onDevices(t *testing.T, f func(t *testing.T, d device)) {
+	t.Run("iwarp", func(t *testing.T) {
+		f(t, device{addr: "127.0.0.1:0", open: func(t testing.TB) *verbs.Device {
+			d, err := iwarp.Open(iwarp.Config{Linger: 50 * time.Millisecond})
+			require.NoError(t, err)
+			return d
+		}})
+	})
+	name, addr := os.Getenv("ARGONAUT_TEST_DEVICE"), os.Getenv("ARGONAUT_TEST_ADDR")
+	if name == "" {
+		return
+	}
+	require.NotNil(t, kernelDevice, "ARGONAUT_TEST_DEVICE needs the build tag ibverbs")
+	require.NotEmpty(t, addr, "ARGONAUT_TEST_ADDR has to be set with ARGONAUT_TEST_DEVICE")
+	t.Run(name, func(t *testing.T) {
+		f(t, device{addr: net.JoinHostPort(addr, "0"), open: func(t testing.TB) *verbs.Device { return kernelDevice(t, name, addr) }})
+	})
+}
+
+// end is one end of a connection, with an account of its requests.
+type end struct {
+	t   testing.TB
+	dev *verbs.Device
+	pd  *verbs.PD
+	ch  *verbs.CompChannel
+	cq  *verbs.CQ
+	qp  *verbs.QP
+
+	posted map[uint64]bool // requests that have not come back
+	failed bool            // one has failed
+	closed bool
+}
+
+func (d device) newEnd(t testing.TB) *end {
+	e := &end{t: t, dev: d.open(t), posted: map[uint64]bool{}}
+	var err error
+	e.pd, err = e.dev.AllocPD()
+	require.NoError(t, err)
+	e.ch, err = e.dev.CreateCompChannel()
+	require.NoError(t, err)
+	e.cq, err = e.dev.CreateCQ(verbs.CQConfig{Depth: 256, Channel: e.ch})
+	require.NoError(t, err)
+	e.qp, err = e.pd.CreateQP(verbs.QPConfig{SendCQ: e.cq, MaxSendWR: 32, MaxRecvWR: 32})
+	require.NoError(t, err)
+	return e
+}
+
+// memory is pinned and registered.
+func (e *end) memory(n int, acc verbs.Access) ([]byte, *verbs.MR) {
+	mem := make([]byte, n)
+	var pin runtime.Pinner
+	pin.Pin(&mem[0])
+	e.t.Cleanup(pin.Unpin)
+	mr, err := e.pd.RegMR(mem, acc)
+	require.NoError(e.t, err)
+	return mem, mr
+}
+
+func (d device) connect(t testing.TB, x, y *end) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	ln, err := y.dev.Listen(ctx, d.addr)
+	require.NoError(t, err)
+	accepted := make(chan error, 1)
+	go func() { // ends when the connection is made or ctx ends
+		req, err := ln.Accept(ctx)
+		if err == nil {
+			err = req.Accept(ctx, y.qp, verbs.ConnParam{})
+		}
+		accepted <- err
+	}()
+	_, err = x.qp.Connect(ctx, ln.Addr(), verbs.ConnParam{})
+	require.NoError(t, err)
+	require.NoError(t, <-accepted)
+	require.NoError(t, ln.Close())
+}
+
+// send posts a request that is signalled. It returns false if it was refused.
+func (e *end) send(wr verbs.SendWR) bool {
+	wr.Flags |= verbs.SendSignaled
+	n, err := e.qp.PostSend([]verbs.SendWR{wr})
+	return e.accepted(n, err, wr.WRID)
+}
+
+func (e *end) recv(wr verbs.RecvWR) bool {
+	n, err := e.qp.PostRecv([]verbs.RecvWR{wr})
+	return e.accepted(n, err, wr.WRID)
+}
+
+func (e *end) accepted(n int, err error, id uint64) bool {
+	if n == 1 {
+		require.False(e.t, e.posted[id])
+		e.posted[id] = true
+		return true
+	}
+	require.Error(e.t, err)
+	ok := errors.Is(err, verbs.ErrClosed) || errors.Is(err, verbs.ErrQPState) || errors.Is(err, verbs.ErrInvalid)
+	require.True(e.t, ok, "%v", err)
+	e.failed = true
+	return false
+}
+
+// wait polls until the request id has come back; false if it failed, or another
+// did, or nothing comes any more.
+func (e *end) wait(id uint64, polled func()) bool {
+	// Some devices complete nothing after a violation.
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	for e.posted[id] {
+		if e.poll() > 0 {
+			polled()
+			continue
+		}
+		require.NoError(e.t, e.cq.ReqNotify(false))
+		if e.poll() > 0 {
+			continue
+		}
+		if _, err := e.ch.Wait(ctx); err != nil {
+			require.ErrorIs(e.t, err, context.DeadlineExceeded)
+			e.failed = true
+			return false
+		}
+	}
+	return !e.failed
+}
+
+func (e *end) poll() int {
+	var wcs [16]verbs.WC
+	n, err := e.cq.Poll(wcs[:])
+	require.NoError(e.t, err)
+	for i := range wcs[:n] {
+		require.True(e.t, e.posted[wcs[i].WRID], "request %d has come back twice, or was never posted", wcs[i].WRID)
+		delete(e.posted, wcs[i].WRID)
+		e.failed = e.failed || wcs[i].Status != verbs.StatusSuccess
+	}
+	return n
+}
+
+// closeQP ends the connection. Every request comes back exactly once.
+func (e *end) closeQP() {
+	for e.poll() > 0 {
+	}
+	orphans, err := e.qp.Close()
+	require.NoError(e.t, err)
+	for _, o := range orphans {
+		require.True(e.t, e.posted[o.WRID], "request %d has come back twice, or was never posted", o.WRID)
+		delete(e.posted, o.WRID)
+	}
+	require.Empty(e.t, e.posted, "requests are lost")
+}
+
+// close closes the rest: nothing may be left.
+func (e *end) close() {
+	require.NoError(e.t, e.cq.Close())
+	require.NoError(e.t, e.ch.Close())
+	require.NoError(e.t, e.pd.Close())
+	require.NoError(e.t, e.dev.Close())
+}

@@ -3,14 +3,13 @@ package messenger
 import (
 	"context"
 	"fmt"
-	"sync"
 )
 
 // call is a request that waits for its reply. Whoever takes it out of
 // Connection.calls sends exactly one value: the reply, or nil for none.
 type call struct{ ch chan *Message }
 
-var callPool = sync.Pool{New: func() any { return &call{ch: make(chan *Message, 1)} }}
+func newCall() any { return &call{ch: make(chan *Message, 1)} }
 
 // Call sends m with a new TID and waits for the message that replies to it,
 // whose reference it returns. ctx's deadline travels with m and ends the
@@ -20,12 +19,13 @@ var callPool = sync.Pool{New: func() any { return &call{ch: make(chan *Message, 
 // make another one to try again. Errors as Send, and ErrReset when the
 // connection ends before the reply.
 func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
-	k := callPool.Get().(*call)
+	pool := &c.m.callPool
+	k := pool.Get().(*call)
 	c.mu.Lock()
 	if c.calls == nil || c.refuse || c.mute {
 		err := c.closedErr()
 		c.mu.Unlock()
-		callPool.Put(k)
+		pool.Put(k)
 		return nil, err
 	}
 	c.lastTID++
@@ -43,7 +43,7 @@ func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
 		if !c.forgetCall(tid) {
 			<-k.ch // the connection's end
 		}
-		callPool.Put(k)
+		pool.Put(k)
 		return nil, err
 	}
 	var r *Message
@@ -51,13 +51,13 @@ func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
 	case r = <-k.ch:
 	case <-ctx.Done():
 		if c.forgetCall(tid) {
-			callPool.Put(k)
+			pool.Put(k)
 			c.sendOwn(typeCancel, tid)
 			return nil, c.withLast(ctx.Err())
 		}
 		r = <-k.ch
 	}
-	callPool.Put(k)
+	pool.Put(k)
 	if r == nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -161,6 +161,12 @@ func (c *Connection) served(m *Message) {
 	}
 	c.mu.Unlock()
 	m.cancel()
+	if c.m.closing.Load() {
+		select {
+		case c.m.servedOne <- struct{}{}: // finishHandlers looks again
+		default:
+		}
+	}
 }
 
 func (c *Connection) cancelServing(tid uint64) {

@@ -35,6 +35,11 @@ func (l *link) receive(h *msgr2.Header, m *Message) {
 		m.Release()
 		return
 	}
+	if c.refuse {
+		c.mu.Unlock()
+		l.receiveLast(h, m)
+		return
+	}
 	v := c.session.Receive(h.Seq, h.AckSeq)
 	acked := c.acked(&batch)
 	ackNow := v != session.Duplicate && c.received(size)
@@ -60,6 +65,22 @@ func (l *link) receive(h *msgr2.Header, m *Message) {
 		return
 	}
 	c.dispatch(m, l.own != 0)
+}
+
+// receiveLast is receive while shutting down: replies to calls under way still
+// come, and nothing is numbered any more, so that the peer of a lossless session
+// does not take for received what is not handled.
+func (l *link) receiveLast(h *msgr2.Header, m *Message) {
+	c := l.owner.Load()
+	c.acknowledged(l, h.AckSeq)
+	isReply := m.flags&flagReply != 0 || (l.own == 0 && m.TID != 0)
+	switch {
+	case isReply && c.replied(m):
+	case l.own != 0 && m.Type >= ReservedTypes:
+		l.receiveOwn(m)
+	default:
+		m.Release()
+	}
 }
 
 const (

@@ -188,7 +188,7 @@ func (l *link) failure() error {
 func (l *link) params(c *Connection, seen, target msgr2.Addr) hsParams {
 	m := l.m
 	p := hsParams{
-		client: c != nil, name: m.cfg.Name, nonce: m.cfg.Nonce, addrs: m.wireAddrs(),
+		client: c != nil, name: m.cfg.Name, nonce: m.nonce.Load(), addrs: m.wireAddrs(),
 		seen: seen, target: target, offered: m.offered, auth: m.cfg.Auth, modes: m.cfg.Modes, remote: l.remote,
 		ended: l.ready, heads: l.scheme != SchemeTCP, session: l, step: l.stepper(),
 	}

@@ -10,7 +10,9 @@ import (
 )
 
 // Priorities of messages, Ceph's values. Of what waits to be sent on one
-// connection, the highest goes first; order is kept within a priority.
+// connection, PriorityHigh and above go first, the highest before others; below
+// that each priority gets a share of the bytes that is proportional to it, so
+// that none starves. Order is kept within a priority.
 const (
 	PriorityLow     = 64
 	PriorityDefault = 127

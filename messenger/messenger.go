@@ -35,11 +35,15 @@ type Messenger struct {
 	loop      *Connection
 	endpoints map[string]*conn.Endpoint
 	n         counters
-	wg        sync.WaitGroup // every goroutine but the executor's
-	stop      chan struct{}  // closed when the ticker is to end
+	// Pools of what has channels. They are the messenger's, since a test with
+	// virtual time has channels of its own.
+	callPool, sendWaiters sync.Pool
+	wg                    sync.WaitGroup // every goroutine but the executor's
+	stop                  chan struct{}  // closed when the ticker is to end
+	servedOne             chan struct{}  // capacity 1: shutting down, and a call has been served
 
 	globalSeq, globalID atomic.Uint64
-	epoch               atomic.Uint32
+	epoch, nonce        atomic.Uint32
 	chain               atomic.Pointer[[]Dispatcher]
 	closing             atomic.Bool
 
@@ -48,6 +52,7 @@ type Messenger struct {
 	fallback    *Policy
 	perType     map[EntityType]*typeThrottles
 	bound       AddrVec
+	asked       AddrVec // what Bind was called with
 	wire        msgr2.AddrVec
 	listeners   []net.Listener
 	links       map[*link]struct{}
@@ -193,15 +198,17 @@ func New(cfg Config) (*Messenger, error) {
 		cfg: cfg, log: cfg.Logger, owner: cfg.Arena.Owner("messenger", 0), offered: offered(&cfg),
 		limits: msgr2.Limits{Front: uint32(cfg.MaxFront), Middle: uint32(cfg.MaxFront), Data: uint32(cfg.MaxData)}.WithDefaults(),
 		ex:     ex, inject: newInjector(cfg.Inject), dispatchB: newThrottle(cfg.DispatchBytes),
-		endpoints: map[string]*conn.Endpoint{}, stop: make(chan struct{}),
+		endpoints: map[string]*conn.Endpoint{}, stop: make(chan struct{}), servedOne: make(chan struct{}, 1),
 		policies: map[EntityType]Policy{}, perType: map[EntityType]*typeThrottles{},
 		links: map[*link]struct{}{}, connections: map[*Connection]struct{}{}, peers: map[peerKey]*Connection{},
 		shut: make(chan struct{}),
 	}
+	m.callPool.New, m.sendWaiters.New = newCall, newSendWaiter
 	if m.log == nil {
 		m.log = slog.New(slog.DiscardHandler)
 	}
 	m.epoch.Store(uint32(random64()))
+	m.nonce.Store(cfg.Nonce)
 	// Later incarnations of an entity whose nonce is always the same, as a
 	// monitor's, go on from where the earlier ones have stopped.
 	m.globalSeq.Store(uint64(time.Now().UnixMilli()))
@@ -306,7 +313,7 @@ func (m *Messenger) nextEpoch() uint32 { return m.epoch.Add(1) }
 
 // isUs reports whether a peer that means to reach target reaches us.
 func (m *Messenger) isUs(target msgr2.Addr) bool {
-	if target.Nonce != 0 && target.Nonce != m.cfg.Nonce {
+	if target.Nonce != 0 && target.Nonce != m.nonce.Load() {
 		return false
 	}
 	ap := target.AddrPort()
@@ -337,7 +344,7 @@ func (m *Messenger) MarkDownAll() {
 func (m *Messenger) admitLink(l *link) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closing.Load() {
+	if l.incoming && m.closing.Load() { // what is to be flushed may still connect
 		m.n.handshakesRefused.Add(1)
 		return false
 	}

@@ -72,17 +72,30 @@ type purpose struct {
 }
 
 // sendQueue is what waits to be sent on one connection: control frames, then
-// messages by priority, the highest first, in order within a priority.
+// messages of PriorityHigh and above, the highest first, then the others, each
+// priority with a share that is proportional to it; in order within a priority.
 type sendQueue struct {
 	control  ring[entry]
 	levels   []level // by priority, descending; kept when empty
 	messages int
 	bytes    int64
+	floor    uint64 // what the level that was served last had spent
 }
 
 type level struct {
 	priority uint16
 	ring     ring[entry]
+	// spent is what has been sent, divided by the priority: the one that has
+	// spent least goes next.
+	spent uint64
+}
+
+// minCost is what the smallest message costs its priority, bytes.
+const minCost = 4 << 10
+
+// cost is what a message spends of its level.
+func (l *level) cost(size int64) uint64 {
+	return uint64(max(size, minCost)) << 8 / uint64(max(1, l.priority))
 }
 
 func (q *sendQueue) empty() bool { return q.control.n == 0 && q.messages == 0 }
@@ -100,6 +113,9 @@ func (q *sendQueue) push(e entry) {
 		q.levels = append(q.levels, level{})
 		copy(q.levels[i+1:], q.levels[i:])
 		q.levels[i] = level{priority: e.m.Priority}
+	}
+	if l := &q.levels[i]; l.ring.n == 0 { // no credit for having been idle
+		l.spent = max(l.spent, q.floor)
 	}
 	q.levels[i].ring.push(e)
 	q.messages++
@@ -128,14 +144,30 @@ func (q *sendQueue) pop() (entry, bool) {
 	if e, ok := q.control.pop(); ok {
 		return e, true
 	}
+	var next *level
 	for i := range q.levels {
-		if e, ok := q.levels[i].ring.pop(); ok {
-			q.messages--
-			q.bytes -= e.size
-			return e, true
+		l := &q.levels[i]
+		if l.ring.n == 0 {
+			continue
+		}
+		if next == nil || l.spent < next.spent {
+			next = l
+		}
+		if l.priority >= PriorityHigh {
+			break
 		}
 	}
-	return entry{}, false
+	if next == nil {
+		return entry{}, false
+	}
+	e, _ := next.ring.pop()
+	q.messages--
+	q.bytes -= e.size
+	if next.priority < PriorityHigh {
+		q.floor = next.spent
+		next.spent += next.cost(e.size)
+	}
+	return e, true
 }
 
 // oldest is when the message that has waited longest was queued.

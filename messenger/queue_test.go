@@ -140,3 +140,45 @@ func TestEntityNames(t *testing.T) {
 		require.ErrorIs(t, err, ErrInvalid)
 	}
 }
+
+// Below PriorityHigh every priority has a share: twice the priority, twice the
+// bytes; and none saves up what it has not used.
+func TestSendQueueIsFair(t *testing.T) {
+	var q sendQueue
+	push := func(priority uint16, n int, size int64) {
+		for range n {
+			m := NewMessage(1)
+			m.Priority = priority
+			q.push(entry{kind: entryMessage, m: m, size: size})
+		}
+	}
+	pop := func(n int) map[uint16]int64 {
+		bytes := map[uint16]int64{}
+		for range n {
+			e, ok := q.pop()
+			require.True(t, ok)
+			bytes[e.m.Priority] += e.size
+			e.m.Release()
+		}
+		return bytes
+	}
+	push(PriorityLow, 400, 8<<10)
+	push(2*PriorityLow, 400, 32<<10)
+	push(PriorityHigh, 3, 1)
+	require.Equal(t, map[uint16]int64{PriorityHigh: 3}, pop(3), "the high ones first")
+	got := pop(300)
+	require.InDelta(t, 2, float64(got[2*PriorityLow])/float64(got[PriorityLow]), 0.05)
+
+	for !q.empty() {
+		pop(1)
+	}
+	push(PriorityLow, 100, 8<<10)
+	pop(100) // alone
+	push(PriorityLow, 100, 8<<10)
+	push(2*PriorityLow, 100, 8<<10)
+	got = pop(90)
+	require.InDelta(t, 2, float64(got[2*PriorityLow])/float64(got[PriorityLow]), 0.15)
+	for !q.empty() {
+		pop(1)
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync"
 	"time"
 
 	"github.com/argonaut-rdma/argonaut/buffer"
@@ -16,7 +15,7 @@ import (
 // sendWaiter waits for room in a send queue.
 type sendWaiter struct{ ch chan struct{} }
 
-var sendWaiters = sync.Pool{New: func() any { return &sendWaiter{ch: make(chan struct{}, 1)} }}
+func newSendWaiter() any { return &sendWaiter{ch: make(chan struct{}, 1)} }
 
 // Send queues m; nil means queued or handed to the transport, not delivered. A
 // lossless session keeps it until the peer has received it, and sends it again
@@ -101,12 +100,12 @@ func (c *Connection) enqueue(ctx context.Context, m *Message, p purpose) (bool, 
 			c.mu.Unlock()
 			return false, nil
 		}
-		w := sendWaiters.Get().(*sendWaiter)
+		w := c.m.sendWaiters.Get().(*sendWaiter)
 		c.waiting.push(w)
 		c.mu.Unlock()
 		select {
 		case <-w.ch:
-			sendWaiters.Put(w)
+			c.m.sendWaiters.Put(w)
 		case <-ctx.Done():
 			c.forgetWaiter(w)
 			return false, c.withLast(ctx.Err())
@@ -176,7 +175,7 @@ func (c *Connection) forgetWaiter(w *sendWaiter) {
 		c.wakeSender()
 	default:
 	}
-	sendWaiters.Put(w)
+	c.m.sendWaiters.Put(w)
 }
 
 // sum computes the checksum of the payload.

@@ -6,18 +6,23 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/argonaut-rdma/argonaut/messenger/internal/session"
 )
 
 // grace is how long goroutines and handlers get to end by themselves when a
 // shutdown's context has ended: everything that they could wait for is closed.
 const grace = time.Second
 
-// Shutdown ends the messenger: it stops listening, refuses new sends, flushes
-// what is queued, closes every connection (HandleReset is not called), shuts
-// the transports down, waits for running handlers, and for all goroutines. A
-// handler's context ends with its connection, and it can not reply any more: let
-// calls under way end before. When ctx ends, the rest is done without waiting
-// for peers. The error names the step that did not end in time.
+// Shutdown ends the messenger. It stops listening, refuses new sends and calls,
+// and takes no new messages but replies; lets the handlers under way finish, and
+// calls that are being served be answered; flushes what is queued, until the
+// peers of lossless sessions have acknowledged it; closes every connection
+// (HandleReset is not called); shuts the transports down, and waits for all
+// goroutines. What is received meanwhile is dropped and not acknowledged. A
+// lossless session whose peer's address refuses connections is not waited for.
+// When ctx ends, the rest is done without waiting for peers or handlers, whose
+// contexts end. The error names the step that did not end in time.
 // Waiting Sends and Calls end with ErrClosed. It must not be called from a
 // handler. A second call waits for the first and returns nil.
 func (m *Messenger) Shutdown(ctx context.Context) error {
@@ -57,6 +62,13 @@ func (m *Messenger) Shutdown(ctx context.Context) error {
 		c.refuseSends()
 	}
 	step("stopped listening, refuse new sends", nil)
+
+	step("handlers under way", m.finishHandlers(ctx, connections))
+	for _, c := range connections {
+		c.mu.Lock()
+		c.mute = true
+		c.mu.Unlock()
+	}
 
 	var err error
 	for _, c := range connections {
@@ -144,6 +156,32 @@ func (c *Connection) refuseSends() {
 	defer c.mu.Unlock()
 	c.refuse = true
 	c.wakeSenders()
+}
+
+// finishHandlers waits until no handler runs or is due, and every call that is
+// being served has been released, or ctx ends.
+func (m *Messenger) finishHandlers(ctx context.Context, connections []*Connection) error {
+	for {
+		if busy := m.ex.wait(ctx.Done()); busy > 0 {
+			return fmt.Errorf("%d handlers still running: %w", busy, ctx.Err())
+		}
+		serving := 0
+		for _, c := range connections {
+			c.mu.Lock()
+			if c.session.State != session.Closed {
+				serving += len(c.serving)
+			}
+			c.mu.Unlock()
+		}
+		if serving == 0 {
+			return nil
+		}
+		select {
+		case <-m.servedOne:
+		case <-ctx.Done():
+			return fmt.Errorf("%d calls not answered: %w", serving, ctx.Err())
+		}
+	}
 }
 
 // wait waits for all goroutines of ours, which have been told to end.

@@ -92,7 +92,7 @@ type executor struct {
 	mu    sync.Mutex
 	busy  int
 	ready ring[*strand]
-	idle  chan struct{} // not nil: close it when busy reaches 0
+	idle  []chan struct{} // to be closed when busy reaches 0
 }
 
 func newExecutor(workers int) (*executor, error) {
@@ -136,8 +136,10 @@ func (ex *executor) run(s *strand) {
 		next, ok := ex.ready.pop()
 		if !ok {
 			ex.busy--
-			if ex.busy == 0 && ex.idle != nil {
-				close(ex.idle)
+			if ex.busy == 0 {
+				for _, ch := range ex.idle {
+					close(ch)
+				}
 				ex.idle = nil
 			}
 			ex.mu.Unlock()
@@ -148,30 +150,35 @@ func (ex *executor) run(s *strand) {
 	}
 }
 
+// wait waits until no strand runs or is ready, or stop is closed, and returns
+// how many run then.
+func (ex *executor) wait(stop <-chan struct{}) (busy int) {
+	ex.mu.Lock()
+	if ex.busy == 0 {
+		ex.mu.Unlock()
+		return 0
+	}
+	idle := make(chan struct{})
+	ex.idle = append(ex.idle, idle)
+	ex.mu.Unlock()
+	select {
+	case <-idle:
+		return 0
+	case <-stop:
+	}
+	ex.mu.Lock()
+	defer ex.mu.Unlock()
+	return ex.busy
+}
+
 // close waits until no strand runs or is ready, or ctx ends, and then for the
 // pool's goroutines. Nothing may be submitted any more.
 func (ex *executor) close(ctx context.Context) error {
-	ex.mu.Lock()
-	var idle chan struct{}
-	if ex.busy > 0 {
-		if ex.idle == nil {
-			ex.idle = make(chan struct{})
-		}
-		idle = ex.idle
-	}
-	ex.mu.Unlock()
-	if idle != nil {
-		select {
-		case <-idle:
-		case <-ctxPlus(ctx, grace):
-			// The handlers that run on will end some time; their goroutines
-			// with them.
-			ex.mu.Lock()
-			busy := ex.busy
-			ex.mu.Unlock()
-			ex.pool.Release()
-			return fmt.Errorf("%d handlers still running: %w", busy, ctx.Err())
-		}
+	if busy := ex.wait(ctxPlus(ctx, grace)); busy > 0 {
+		// The handlers that run on will end some time; their goroutines with
+		// them.
+		ex.pool.Release()
+		return fmt.Errorf("%d handlers still running: %w", busy, ctx.Err())
 	}
 	wait, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

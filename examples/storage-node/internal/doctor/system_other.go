@@ -1,5 +1,0 @@
-//go:build !linux
-
-package doctor
-
-func (r *Report) system(bool) {}

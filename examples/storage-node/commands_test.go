@@ -117,7 +117,7 @@ func TestUsage(t *testing.T) {
 	for _, args := range [][]string{
 		{}, {"fly"}, {"put"}, {"put", "--server", "x"}, {"get", "--server", "x", "--range", "5-1", "k", "-"},
 		{"get", "--server", "x", "--range", "a-b", "k", "-"}, {"serve", "--listen", "x"},
-		{"serve", "--listen", "x", "--data", "y", "--arena", "lots"}, {"serve", "--listen", "x", "--data", "y", "--device", "warp"},
+		{"serve", "--listen", "x", "--data", "y", "--arena", "lots"},
 	} {
 		r := exec1(nil, args...)
 		require.Equal(t, exitUsage, r.status, "%q", args)
@@ -155,4 +155,29 @@ func TestByteRange(t *testing.T) {
 		var r byteRange
 		require.Error(t, r.UnmarshalText([]byte(text)), text)
 	}
+}
+
+// doctor says what there is, and whether it will do.
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	out := ok(t, nil, "doctor")
+	for _, part := range []string{"provider ", "\ndevices\n", "\naddresses\n", "127.0.0.1", "\nchosen ", "usable: yes"} {
+		require.Contains(t, out, part)
+	}
+	r := exec1(nil, "doctor", "--device", "no-such-device", "--addr", "127.0.0.1")
+	require.Equal(t, exitError, r.status)
+	require.Contains(t, r.stdout, "usable: NO")
+	require.Equal(t, strings.Count(r.stdout, "PROBLEM"), strings.Count(r.stdout, "remedy: "), r.stdout)
+	require.Contains(t, r.stderr, "not usable")
+	require.Contains(t, fails(t, nil, "serve", "--data", t.TempDir(), "--listen", "127.0.0.1:0", "--device", "no-such-device"), "no-such-device")
+}
+
+// With auto a node takes the adapter in software where no device serves the address, and says why.
+func TestDeviceAuto(t *testing.T) {
+	t.Parallel()
+	p := startNode(t, t.TempDir(), "--device", "auto", "--listen", "127.0.0.1:0", "--arena", "64MiB")
+	require.True(t, strings.HasPrefix(p.addr, "iwarp://"), p.addr)
+	ok(t, strings.NewReader("x"), to(p, "put", "k", "-", "--device", "auto")...)
+	require.Equal(t, "x", ok(t, nil, to(p, "get", "k", "-")...))
+	require.Regexp(t, `device=iwarp device_chosen="the adapter in software, because: `, p.log())
 }

@@ -18,7 +18,8 @@ import (
 )
 
 type demoCmd struct {
-	Device string   `default:"iwarp" enum:"iwarp,tcp" help:"The adapter: iwarp is the one in software, tcp is none."`
+	Device string   `default:"iwarp" help:"${device}"`
+	Listen string   `default:"127.0.0.1:0" placeholder:"ADDR" help:"Where the node listens."`
 	Arena  byteSize `default:"64MiB" help:"Registered memory of the node."`
 	Size   byteSize `default:"128MiB" help:"The size of the largest object."`
 }
@@ -31,16 +32,16 @@ func (c *demoCmd) Run(p *program) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	s, err := startServer(p.ctx, serverConfig{
-		dir: dir, listen: "127.0.0.1:0", device: c.Device, arena: int64(c.Arena), log: p.log,
+		dir: dir, listen: c.Listen, device: c.Device, arena: int64(c.Arena), log: p.log,
 	})
 	if err != nil {
 		return err
 	}
 	addr := s.addrs()[0].URL
-	say(p.stdout, "node      %s, data in %s, arena %s\n\n", addr, dir, c.Arena)
+	say(p.stdout, "node      %s, data in %s, arena %s\ndevice    %s: %s\n\n", addr, dir, c.Arena, s.choice.Device, s.choice.Why)
 
 	var account wire.NodeReply
-	r := remote{Server: addr, Device: c.Device, Timeout: 30 * time.Second, Arena: 64 << 20}
+	r := remote{Server: addr, Device: s.choice.Device, Timeout: 30 * time.Second, Arena: 64 << 20}
 	err = r.do(p, func(ctx context.Context, cl *client.Client) error {
 		if err := c.objects(ctx, p.stdout, cl); err != nil {
 			return err

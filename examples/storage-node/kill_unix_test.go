@@ -151,9 +151,10 @@ func TestNodeKilled(t *testing.T) {
 			dir := t.TempDir()
 			for round := range rounds(t, 2) {
 				p := startNode(t, dir, listen(device)...)
-				f, err := fabric.Open(fabric.Config{Name: messenger.EntityName{Type: messenger.Client, Num: -1}, Device: device})
+				choice := fabric.Choose(device, p.addr, false)
+				f, err := fabric.Open(fabric.Config{Name: messenger.EntityName{Type: messenger.Client, Num: -1}, Choice: choice})
 				require.NoError(t, err)
-				addrs, err := fabric.ParseAddrs(device, p.addr)
+				addrs, err := choice.ParseAddrs(p.addr)
 				require.NoError(t, err)
 				c, err := client.Dial(context.Background(), f.Messenger, f.Arena, addrs, client.Config{Timeout: 5 * time.Second})
 				require.NoError(t, err)
@@ -209,11 +210,12 @@ func TestTerminate(t *testing.T) {
 				go func() {
 					ended <- func() error {
 						defer func() { started <- struct{}{} }() // also when it failed before
-						f, err := fabric.Open(fabric.Config{Name: messenger.EntityName{Type: messenger.Client, Num: -1}, Device: device})
+						choice := fabric.Choose(device, p.addr, false)
+				f, err := fabric.Open(fabric.Config{Name: messenger.EntityName{Type: messenger.Client, Num: -1}, Choice: choice})
 						if err != nil {
 							return err
 						}
-						addrs, err := fabric.ParseAddrs(device, p.addr)
+						addrs, err := choice.ParseAddrs(p.addr)
 						if err != nil {
 							return err
 						}

@@ -23,13 +23,14 @@ import (
 )
 
 type cli struct {
-	Serve serveCmd `cmd:"" help:"Run a node."`
-	Put   putCmd   `cmd:"" help:"Store a file as an object."`
-	Get   getCmd   `cmd:"" help:"Fetch an object into a file."`
-	Ls    lsCmd    `cmd:"" help:"List objects."`
-	Stat  statCmd  `cmd:"" help:"Describe an object, or the node."`
-	Rm    rmCmd    `cmd:"" help:"Remove an object."`
-	Demo  demoCmd  `cmd:"" help:"Start a node in a temporary directory, store and fetch objects, and shut it down."`
+	Serve  serveCmd  `cmd:"" help:"Run a node."`
+	Put    putCmd    `cmd:"" help:"Store a file as an object."`
+	Get    getCmd    `cmd:"" help:"Fetch an object into a file."`
+	Ls     lsCmd     `cmd:"" help:"List objects."`
+	Stat   statCmd   `cmd:"" help:"Describe an object, or the node."`
+	Rm     rmCmd     `cmd:"" help:"Remove an object."`
+	Demo   demoCmd   `cmd:"" help:"Start a node in a temporary directory, store and fetch objects, and shut it down."`
+	Doctor doctorCmd `cmd:"" help:"Say which RDMA devices there are, which would be used, and what stands in the way."`
 
 	Verbose bool `short:"v" help:"Log more."`
 }
@@ -72,6 +73,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		kong.Name("storage-node"),
 		kong.Description("An object store over RDMA, or over a software adapter that speaks iWARP."),
 		kong.UsageOnError(),
+		kong.Vars{"device": "The adapter: iwarp is the one in software, tcp is none, auto is the RDMA device that serves the address if one " +
+			"can be used and else iwarp; any other is the name of an RDMA device (doctor lists them)."},
 		kong.Writers(stdout, stderr),
 		kong.Exit(func(status int) { panic(errExit(status)) }),
 	)

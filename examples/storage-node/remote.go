@@ -12,10 +12,10 @@ import (
 
 // remote is the flags of every command that talks to a node.
 type remote struct {
-	Server  string        `required:"" placeholder:"ADDR" help:"The node: host:port, or with the transport as iwarp://host:port or tcp://host:port."`
+	Server  string        `required:"" placeholder:"ADDR" help:"The node: host:port, or with the transport as iwarp://host:port, rdma://host:port or tcp://host:port."`
 	Timeout time.Duration `default:"30s" help:"How long the node may take for each step."`
 	Arena   byteSize      `default:"64MiB" help:"Registered memory of the client."`
-	Device  string        `default:"iwarp" enum:"iwarp,tcp" help:"The adapter: iwarp is the one in software, tcp is none."`
+	Device  string        `default:"iwarp" help:"${device}"`
 	Pin     bool          `help:"Lock the arena into memory, as hardware does."`
 
 	security `embed:""`
@@ -23,7 +23,9 @@ type remote struct {
 
 // do connects to the node, runs f and disconnects.
 func (r *remote) do(p *program, f func(context.Context, *client.Client) error) (err error) {
-	addrs, err := fabric.ParseAddrs(r.Device, r.Server)
+	choice := fabric.Choose(r.Device, r.Server, false)
+	p.log.Debug("device", "device", choice.Device, "why", choice.Why)
+	addrs, err := choice.ParseAddrs(r.Server)
 	if err != nil {
 		return err
 	}
@@ -33,7 +35,7 @@ func (r *remote) do(p *program, f func(context.Context, *client.Client) error) (
 	}
 	fab, err := fabric.Open(fabric.Config{
 		Name:   messenger.EntityName{Type: messenger.Client, Num: -1},
-		Device: r.Device,
+		Choice: choice,
 		Arena:  int64(r.Arena),
 		Pin:    r.Pin,
 		Logger: p.log,

@@ -12,7 +12,7 @@ type serveCmd struct {
 	Listen   string   `required:"" placeholder:"ADDR" help:"Where to listen: host:port, or with the transport as iwarp://host:port or tcp://host:port; several with commas. Port 0 is any."`
 	Data     string   `required:"" placeholder:"DIR" help:"Where the objects are; made if it does not exist."`
 	Arena    byteSize `default:"256MiB" help:"Registered memory, for all transfers and connections together."`
-	Device   string   `default:"iwarp" enum:"iwarp,tcp" help:"The adapter: iwarp is the one in software, tcp is none."`
+	Device   string   `default:"iwarp" help:"${device}"`
 	Pin      bool     `help:"Lock the arena into memory, as hardware does."`
 	security `embed:""`
 
@@ -37,7 +37,7 @@ func (c *serveCmd) Run(p *program) error {
 		addrs = append(addrs, a.URL)
 		say(p.stdout, "listening %s\n", a.URL)
 	}
-	p.log.Info("serving", "addrs", strings.Join(addrs, ","), "data", c.Data, "arena", c.Arena.String(), "device", c.Device, "unfinished_blobs_removed", s.store.Swept())
+	p.log.Info("serving", "addrs", strings.Join(addrs, ","), "data", c.Data, "arena", c.Arena.String(), "device", s.choice.Device, "device_chosen", s.choice.Why, "unfinished_blobs_removed", s.store.Swept())
 
 	account := make(chan os.Signal, 1)
 	if len(accountSignals) > 0 {

@@ -28,6 +28,7 @@ type serverConfig struct {
 
 // server is a node with all that it stands on.
 type server struct {
+	choice fabric.Choice
 	store  *store.Store
 	fabric *fabric.Fabric
 	node   *node.Node
@@ -35,16 +36,17 @@ type server struct {
 
 // startServer opens the store and the fabric and listens. On an error nothing is left open.
 func startServer(ctx context.Context, cfg serverConfig) (s *server, err error) {
-	addrs, err := fabric.ParseAddrs(cfg.device, cfg.listen)
+	choice := fabric.Choose(cfg.device, cfg.listen, true)
+	addrs, err := choice.ParseAddrs(cfg.listen)
 	if err != nil {
 		return nil, err
 	}
-	s = &server{}
+	s = &server{choice: choice}
 	defer func() {
 		if err != nil {
-			stopped, cancel := context.WithCancel(ctx)
-			cancel() // nobody has connected yet
-			err = errors.Join(err, s.shutdown(stopped, 0, func(string) {}))
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), serveShutdown) // nobody has connected yet: it is quick
+			defer cancel()
+			err = errors.Join(err, s.shutdown(ctx, 0, func(string) {}))
 			s = nil
 		}
 	}()
@@ -53,7 +55,7 @@ func startServer(ctx context.Context, cfg serverConfig) (s *server, err error) {
 	}
 	s.fabric, err = fabric.Open(fabric.Config{
 		Name:   messenger.EntityName{Type: messenger.OSD, Num: 0},
-		Device: cfg.device,
+		Choice: choice,
 		Arena:  cfg.arena,
 		Pin:    cfg.pin,
 		Logger: cfg.log,
@@ -67,13 +69,13 @@ func startServer(ctx context.Context, cfg serverConfig) (s *server, err error) {
 		Store:      s.store,
 		Arena:      s.fabric.Arena,
 		QueuePairs: s.fabric.QueuePairs,
-		Device:     cfg.device,
+		Device:     choice.Device,
 		Logger:     cfg.log,
 	})
 	s.fabric.Messenger.AddDispatcher(s.node)
 	s.fabric.Messenger.SetPolicy(messenger.Client, messenger.StatelessServer())
 	if err := s.fabric.Messenger.Bind(ctx, addrs); err != nil {
-		return s, fmt.Errorf("listening on %s: %w", cfg.listen, err)
+		return s, err
 	}
 	return s, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/argonaut-rdma/argonaut/conn"
 	"github.com/argonaut-rdma/argonaut/messenger"
 	"github.com/argonaut-rdma/argonaut/verbs"
+	"github.com/argonaut-rdma/argonaut/verbs/ibverbs"
 	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
 )
 
@@ -18,14 +19,15 @@ import (
 const (
 	DeviceIWARP = "iwarp" // the user-space adapter
 	DeviceTCP   = "tcp"   // none: messages over a plain byte stream
+	DeviceAuto  = "auto"  // what Choose finds
 )
 
 // Config says what to open.
 type Config struct {
 	// Name of this process among the peers of its messenger. Required.
 	Name messenger.EntityName
-	// Device is DeviceIWARP (the default) or DeviceTCP. With a device, addresses with tcp:// work as well.
-	Device string
+	// Choice is the device: see Choose. With one, addresses with tcp:// work as well.
+	Choice Choice
 	// Arena is the budget of registered memory in bytes. Default 64 MiB.
 	Arena int64
 	// Pin locks the arena into memory, as an adapter does.
@@ -77,24 +79,29 @@ func Open(cfg Config) (f *Fabric, err error) {
 			f = nil
 		}
 	}()
-	var transports []messenger.Transport
-	switch cfg.Device {
-	case "", DeviceIWARP:
-		if f.Device, err = iwarp.Open(iwarp.Config{Pin: cfg.Pin, Logger: cfg.Logger}); err != nil {
-			return f, fmt.Errorf("opening the device: %w", err)
+	switch cfg.Choice.Device {
+	case DeviceIWARP:
+		f.Device, err = iwarp.Open(iwarp.Config{Pin: cfg.Pin, Logger: cfg.Logger})
+	case DeviceTCP:
+		if cfg.Pin {
+			err = errors.New("pinning memory takes a device: leave --pin out or use --device iwarp")
 		}
-		transports = append(transports, messenger.Transport{Scheme: messenger.SchemeIWARP, Open: func(c conn.Config) (*conn.Endpoint, error) {
+	default: // it pins what is registered
+		f.Device, err = ibverbs.Open(ibverbs.Config{
+			Device: cfg.Choice.Device, Addr: cfg.Choice.Addr, Core: verbs.Config{Logger: cfg.Logger},
+		})
+	}
+	if err != nil {
+		return f, fmt.Errorf("opening device %q: %w", cfg.Choice.Device, err)
+	}
+	var transports []messenger.Transport
+	if f.Device != nil {
+		transports = append(transports, messenger.Transport{Scheme: cfg.Choice.Scheme(), Open: func(c conn.Config) (*conn.Endpoint, error) {
 			c.RecvSize = recvSize
 			c.Credits = credits
 			c.RecvBuffers = max(int(cfg.Receive/recvSize), 2*credits)
 			return conn.NewEndpoint(f.Device, f.Arena, c)
 		}})
-	case DeviceTCP:
-		if cfg.Pin {
-			return f, errors.New("pinning memory takes a device: leave --pin out or use --device iwarp")
-		}
-	default:
-		return f, fmt.Errorf("unknown device %q: use iwarp or tcp", cfg.Device)
 	}
 	if f.Arena, err = buffer.New(buffer.Config{Budget: cfg.Arena, Logger: cfg.Logger}); err != nil {
 		return f, fmt.Errorf("making the arena: %w", err)
@@ -113,17 +120,13 @@ func Open(cfg Config) (f *Fabric, err error) {
 	return f, nil
 }
 
-// ParseAddrs parses a comma-separated list of addresses. One without a scheme, host:port, gets that of the device.
-func ParseAddrs(device, s string) (messenger.AddrVec, error) {
-	scheme := messenger.SchemeIWARP
-	if device == DeviceTCP {
-		scheme = messenger.SchemeTCP
-	}
+// ParseAddrs parses a comma-separated list of addresses. One without a scheme, host:port, gets that of the choice.
+func (c Choice) ParseAddrs(s string) (messenger.AddrVec, error) {
 	parts := strings.Split(s, ",")
 	for i, p := range parts {
 		parts[i] = strings.TrimSpace(p)
 		if !strings.Contains(p, "://") {
-			parts[i] = scheme + "://" + parts[i]
+			parts[i] = c.Scheme() + "://" + parts[i]
 		}
 	}
 	return messenger.ParseAddrs(strings.Join(parts, ","))

@@ -42,7 +42,8 @@ func newEnv(t *testing.T, device string, change func(*Config)) *env {
 	var err error
 	e.store, err = store.Open(store.Config{Dir: e.dir})
 	require.NoError(t, err)
-	e.fab, err = fabric.Open(fabric.Config{Name: messenger.EntityName{Type: messenger.OSD, Num: 0}, Device: device, Arena: 16 << 20})
+	choice := fabric.Choose(device, "127.0.0.1:0", true)
+	e.fab, err = fabric.Open(fabric.Config{Name: messenger.EntityName{Type: messenger.OSD, Num: 0}, Choice: choice, Arena: 16 << 20})
 	require.NoError(t, err)
 	cfg := Config{Store: e.store, Arena: e.fab.Arena, QueuePairs: e.fab.QueuePairs, Device: device}
 	if change != nil {
@@ -50,7 +51,7 @@ func newEnv(t *testing.T, device string, change func(*Config)) *env {
 	}
 	e.node = New(cfg)
 	e.fab.Messenger.AddDispatcher(e.node)
-	addrs, err := fabric.ParseAddrs(device, "127.0.0.1:0")
+	addrs, err := choice.ParseAddrs("127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, e.fab.Messenger.Bind(context.Background(), addrs))
 	t.Cleanup(func() {
@@ -75,7 +76,7 @@ type conn struct {
 
 func (e *env) connect(device string) *conn {
 	e.t.Helper()
-	fab, err := fabric.Open(fabric.Config{Name: messenger.EntityName{Type: messenger.Client, Num: -1}, Device: device, Arena: 16 << 20})
+	fab, err := fabric.Open(fabric.Config{Name: messenger.EntityName{Type: messenger.Client, Num: -1}, Choice: fabric.Choose(device, "", false), Arena: 16 << 20})
 	require.NoError(e.t, err)
 	e.t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

@@ -20,7 +20,7 @@ func TestQueueByPriority(t *testing.T) {
 	e, ok := q.pop()
 	require.True(t, ok)
 	require.Equal(t, entryKeepalive, e.kind)
-	for _, tid := range []uint64{2, 1, 4, 3} {
+	for _, tid := range []uint64{2, 1, 3, 4} {
 		e, ok := q.pop()
 		require.True(t, ok)
 		require.Equal(t, tid, e.m.TID)

@@ -211,7 +211,7 @@ func TestTerminate(t *testing.T) {
 					ended <- func() error {
 						defer func() { started <- struct{}{} }() // also when it failed before
 						choice := fabric.Choose(device, p.addr, false)
-				f, err := fabric.Open(fabric.Config{Name: messenger.EntityName{Type: messenger.Client, Num: -1}, Choice: choice})
+						f, err := fabric.Open(fabric.Config{Name: messenger.EntityName{Type: messenger.Client, Num: -1}, Choice: choice})
 						if err != nil {
 							return err
 						}

@@ -184,6 +184,11 @@ func TestWrong(t *testing.T) {
 		}
 		require.Less(t, time.Since(begin), 5*time.Second)
 	})
+	t.Run("no such host", func(t *testing.T) {
+		begin := time.Now()
+		require.Contains(t, fails(t, nil, "ls", "--server", "no-such-host.invalid:7000"), "no-such-host.invalid")
+		require.Less(t, time.Since(begin), 20*time.Second, "the resolver's time, not --timeout's")
+	})
 	t.Run("bad address", func(t *testing.T) {
 		for _, addr := range []string{"here", "127.0.0.1", "127.0.0.1:http", "carrier-pigeon://127.0.0.1:1", "127.0.0.1:99999", ""} {
 			begin := time.Now()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/argonaut-rdma/argonaut/buffer"
@@ -106,6 +107,9 @@ func Dial(ctx context.Context, m *messenger.Messenger, a *buffer.Arena, addrs me
 	if len(addrs) > 0 {
 		c.node = addrs[0].URL
 	}
+	if err := resolvable(ctx, addrs); err != nil {
+		return nil, &Error{Op: "connect", Node: c.node, Err: err}
+	}
 	gone, end := context.WithCancelCause(context.Background())
 	c.gone = gone
 	m.AddDispatcher(&watcher{end: end})
@@ -128,6 +132,23 @@ func Dial(ctx context.Context, m *messenger.Messenger, a *buffer.Arena, addrs me
 		return nil, &Error{Op: "connect", Node: c.node, Err: err}
 	}
 	return c, nil
+}
+
+// resolvable fails when no address names a host that there is: a messenger would go on trying, since names may come.
+func resolvable(ctx context.Context, addrs messenger.AddrVec) error {
+	var errs []error
+	for _, a := range addrs {
+		host, _, err := net.SplitHostPort(a.HostPort())
+		if err == nil && host != "" {
+			_, err = net.DefaultResolver.LookupHost(ctx, host)
+		}
+		var dns *net.DNSError
+		if err == nil || !errors.As(err, &dns) || !dns.IsNotFound {
+			return nil // the messenger says what is wrong
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // Close ends the connection.

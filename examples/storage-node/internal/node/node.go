@@ -114,7 +114,7 @@ func (n *Node) HandleReset(c *messenger.Connection) {
 	}
 	// The session is out of the map: nobody adds to its transfers any more.
 	for _, t := range n.list(s) {
-		n.log.Info("transfer ended by its client", "op", t.op, "key", t.key, "peer", peer(c), "err", c.Err())
+		n.log.Info("transfer ended by its client", "op", t.op, "key", t.key, "err", c.Err())
 		t.end(wire.StatusNoTransfer)
 	}
 }
@@ -128,11 +128,6 @@ func (n *Node) list(s *session) []*transfer {
 		ts = append(ts, t)
 	}
 	return ts
-}
-
-func peer(c *messenger.Connection) string {
-	_, addrs, _ := c.Peer()
-	return addrs.String()
 }
 
 // Dispatch implements messenger.Dispatcher. Requests about windows are handed to their transfer; the others are answered

@@ -42,6 +42,7 @@ type Caps struct {
 	SignalAbove              int  // requests of at least so many bytes must be signalled; 0: none
 	RemoteReadChecked        bool // a peer can READ only with AccessRemoteRead (siw lets it read any region of the PD whose key it names)
 	RemoteViolationOnWR      bool // a remote violation shows as a status of the work request; else the connection just ends
+	FlushCompletes           bool // what is outstanding when a QP goes to ERR completes, all of it (siw forgets a READ that the end of the connection cuts off: QP.Close returns it)
 	ErrPostCompletesSQ       bool // a send posted in ERR completes with WR_FLUSH_ERR
 	ErrPostCompletesRQ       bool // a receive posted in ERR completes with WR_FLUSH_ERR
 }

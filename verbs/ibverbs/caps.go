@@ -85,6 +85,7 @@ func (d *device) queryCaps() error {
 		InOrderCompletions:       !siw, // it completes a SEND before an earlier READ
 		RemoteReadChecked:        !siw,
 		RemoteViolationOnWR:      !iwarp,
+		FlushCompletes:           !siw, // it forgets a READ whose response is cut off
 		ErrPostCompletesSQ:       !iwarp,
 		ErrPostCompletesRQ:       !iwarp && !rxe,
 	}

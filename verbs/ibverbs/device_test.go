@@ -435,12 +435,12 @@ func TestCapsAreAsTheDeviceIs(t *testing.T) {
 	switch c.Name {
 	case "rxe0":
 		require.Equal(t, driver.TransportRoCE, c.Transport)
-		require.True(t, c.MW2 && c.Atomics && c.Imm && c.SendInv && c.SRQ && c.RNRRetry && c.DeregBarrier)
+		require.True(t, c.MW2 && c.Atomics && c.Imm && c.SendInv && c.SRQ && c.RNRRetry && c.DeregBarrier && c.FlushCompletes)
 		require.False(t, c.MWConfines || c.ODP || c.LastWQE || c.ErrPostCompletesRQ)
 	case "siw0":
 		require.Equal(t, driver.TransportIWARP, c.Transport)
 		require.True(t, c.SRQ)
-		require.False(t, c.MW2 || c.Atomics || c.Imm || c.SendInv || c.ODP || c.RNRRetry || c.DeregBarrier || c.InOrderCompletions)
+		require.False(t, c.MW2 || c.Atomics || c.Imm || c.SendInv || c.ODP || c.RNRRetry || c.DeregBarrier || c.InOrderCompletions || c.FlushCompletes)
 		require.Equal(t, 1, c.MaxReadSGE)
 		require.Equal(t, 6, c.MaxSGE)
 	}

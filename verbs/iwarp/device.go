@@ -84,7 +84,7 @@ func (d *Device) Caps() driver.Caps {
 		SRQ: c.MaxSRQ > 0, SRQLimit: c.MaxSRQ > 0, Inline: c.MaxInline > 0,
 		DeregBarrier: true, Pins: c.Pin,
 		Solicited: true, RemoteReadChecked: true,
-		InOrderCompletions: true, ErrPostCompletesSQ: true, ErrPostCompletesRQ: true,
+		InOrderCompletions: true, FlushCompletes: true, ErrPostCompletesSQ: true, ErrPostCompletesRQ: true,
 	}
 }
 

@@ -161,7 +161,7 @@ func mergeCaps(a, b driver.Caps) driver.Caps {
 	for _, l := range []struct{ x, y *bool }{
 		{&a.MW2, &b.MW2}, {&a.MWConfines, &b.MWConfines}, {&a.ScopedKeys, &b.ScopedKeys}, {&a.Atomics, &b.Atomics}, {&a.Imm, &b.Imm},
 		{&a.SendInv, &b.SendInv}, {&a.SRQ, &b.SRQ}, {&a.SRQLimit, &b.SRQLimit}, {&a.Inline, &b.Inline}, {&a.RNRRetry, &b.RNRRetry},
-		{&a.DeregBarrier, &b.DeregBarrier}, {&a.InOrderCompletions, &b.InOrderCompletions},
+		{&a.DeregBarrier, &b.DeregBarrier}, {&a.InOrderCompletions, &b.InOrderCompletions}, {&a.FlushCompletes, &b.FlushCompletes},
 		{&a.RemoteViolationOnWR, &b.RemoteViolationOnWR}, {&a.Solicited, &b.Solicited}, {&a.RemoteReadChecked, &b.RemoteReadChecked},
 	} {
 		*l.x = *l.x && *l.y

@@ -280,7 +280,10 @@ func (c *Conn) buried() {
 	c.mu.Lock()
 	if c.out.list != nil {
 		c.out.list.Release()
-		c.out.list = nil
+		if c.out.sent != nil {
+			c.out.sent()
+		}
+		c.out = outgoing{}
 	}
 	c.releaseOps()
 	c.tx.release()

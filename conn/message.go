@@ -10,6 +10,12 @@ type Message struct {
 	// Payload is a list of registered buffers of the endpoint's arena, nil for
 	// none. Send takes the reference; OnMessage is given one.
 	Payload *buffer.List
+	// Sent, if not nil, is called once after a Send that has taken Payload: when
+	// the device needs its memory no more, because the requests that name it have
+	// completed, or because the connection is gone. It is for who lends memory
+	// that others may change. It runs with locks of the Conn held: it must not
+	// block, nor call a method of the Conn. OnMessage gets nil.
+	Sent func()
 }
 
 // Grant lets the peer of one connection read or write one range of our memory,

@@ -13,6 +13,7 @@ import (
 type rndvSend struct {
 	payload *buffer.List
 	grants  []buffer.Grant
+	sent    func() // Message.Sent
 }
 
 // rndvRing is the payloads that the peer has to fetch, oldest first.
@@ -47,7 +48,7 @@ func (c *Conn) putRTS(s *sendSlot, m *Message, payload int64) error {
 			return err
 		}
 	}
-	d.payload = m.Payload
+	d.payload, d.sent = m.Payload, m.Sent
 	wire.Record{Type: wire.RndvRTS, Head: uint32(len(m.Head)), Segments: uint16(n), Payload: uint64(payload)}.Put(s.grow(wire.RecordLen))
 	copy(s.grow(len(m.Head)), m.Head)
 	for i := range n {
@@ -83,6 +84,10 @@ func (d *rndvSend) finish() error {
 	}
 	d.payload.Release()
 	d.payload = nil
+	if d.sent != nil {
+		d.sent()
+		d.sent = nil
+	}
 	return nil
 }
 

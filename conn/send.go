@@ -28,6 +28,7 @@ type outgoing struct {
 	seg  int          // next segment
 	off  int          // in it
 	left int64        // bytes
+	sent func()       // Message.Sent
 }
 
 // Send sends m. It takes m.Payload and borrows m.Head. It blocks while credits
@@ -251,15 +252,17 @@ func (c *Conn) putMsg(s *sendSlot, m *Message, payload int64, big buffer.RDMABuf
 		big.Release()
 	}
 	if m.Payload == nil {
+		s.notify(m.Sent)
 		return
 	}
 	if payload <= int64(c.e.cfg.CopyBreak) && s.used+int(payload) <= len(s.mem) && s.size+int(payload) <= c.packetMax {
 		m.Payload.CopyTo(s.grow(int(payload)))
 		c.stats.copiedOut.Add(uint64(payload))
 		m.Payload.Release()
+		s.notify(m.Sent)
 		return
 	}
-	c.out = outgoing{list: m.Payload, left: payload}
+	c.out = outgoing{list: m.Payload, left: payload, sent: m.Sent}
 	c.fillSlot(s)
 }
 
@@ -282,6 +285,7 @@ func (c *Conn) fillSlot(s *sendSlot) {
 		return
 	}
 	o.list.Release()
+	s.notify(o.sent)
 	*o = outgoing{}
 }
 

@@ -21,6 +21,7 @@ type sendSlot struct {
 	messages int
 	sges     []verbs.SGE
 	posted   []buffer.RDMABuffer // payload that sges name, each with a posted reference
+	sent     []func()            // Message.Sent of payloads that end here
 	wait     bool                // the completion is wanted soon
 	signaled bool
 }
@@ -81,6 +82,19 @@ func (s *sendSlot) releasePayload() {
 	}
 	clear(s.posted)
 	s.posted = s.posted[:0]
+	for _, f := range s.sent {
+		f()
+	}
+	clear(s.sent)
+	s.sent = s.sent[:0]
+}
+
+// notify has f called when the slot's request has completed, soon. f may be nil.
+func (s *sendSlot) notify(f func()) {
+	if f != nil {
+		s.sent = append(s.sent, f)
+		s.wait = true
+	}
 }
 
 // newTx cuts the send slots out of registered memory.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -12,18 +13,26 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/argonaut-rdma/argonaut/test/env"
 	"github.com/argonaut-rdma/argonaut/verbs"
+	"github.com/argonaut-rdma/argonaut/verbs/driver"
 	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
 	"github.com/argonaut-rdma/argonaut/verbs/verbstest"
 )
 
-// openPD is a PD on a device of its own, whose driver calls go through script.
+// openPD is a PD on a device of its own, whose driver calls go through script:
+// the user-space adapter where it is to be configured, else what tests run on.
 func openPD(tb testing.TB, cfg iwarp.Config, script *verbstest.Script) *verbs.PD {
 	tb.Helper()
-	d, err := iwarp.OpenDriver(cfg)
-	require.NoError(tb, err)
-	dev, err := verbs.NewDevice(verbstest.NewFaulty(d, script), verbs.Config{})
-	require.NoError(tb, err)
+	var d driver.Device
+	if reflect.ValueOf(cfg).IsZero() {
+		d = env.OpenDriver(tb)
+	} else {
+		var err error
+		d, err = iwarp.OpenDriver(cfg)
+		require.NoError(tb, err)
+	}
+	dev := env.Core(tb, verbstest.NewFaulty(d, script))
 	tb.Cleanup(func() { require.NoError(tb, dev.Close()) })
 	pd, err := dev.AllocPD()
 	require.NoError(tb, err)
@@ -60,7 +69,7 @@ func connect(tb testing.TB) (x, y *end) {
 		tb.Cleanup(func() { _, err := e.qp.Close(); require.NoError(tb, err) })
 		ends[i] = e
 	}
-	ln, err := ends[1].pd.Device().Listen(ctx, "127.0.0.1:0")
+	ln, err := ends[1].pd.Device().Listen(ctx, env.ListenAddr())
 	require.NoError(tb, err)
 	defer func() { require.NoError(tb, ln.Close()) }()
 	accepted := make(chan error, 1)
@@ -208,7 +217,7 @@ func TestAttachIsAllOrNothing(t *testing.T) {
 			return
 		}
 		require.ErrorIs(t, err, broken)
-		require.ErrorContains(t, err, "register 1048576 bytes, 4194304 in all, on iwarp")
+		require.ErrorContains(t, err, "register 1048576 bytes, 4194304 in all, on "+pd.Device().Name())
 		require.Zero(t, regions(pd))
 		require.False(t, a.Attached(pd))
 		require.NoError(t, a.Attach(context.Background(), pd))

@@ -8,13 +8,21 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/argonaut-rdma/argonaut/test/env"
 	"github.com/argonaut-rdma/argonaut/verbs"
 	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
 	"github.com/argonaut-rdma/argonaut/verbs/verbstest"
 )
 
+// needKeys skips where x's device has no scoped keys.
+func needKeys(t *testing.T, x *end) {
+	t.Helper()
+	env.Need(t, x.pd.Device().Caps().ScopedKeys, "it has no scoped keys")
+}
+
 func TestGrant(t *testing.T) {
 	x, y := connect(t)
+	needKeys(t, x)
 	a, peer := x.attached(Config{Budget: 8 << 20}), y.attached(Config{Budget: 8 << 20})
 	b := mustGet(t, a, 64<<10, Anonymous).Slice(100, 1100)
 	dst := mustGet(t, peer, 1000, Anonymous)
@@ -75,6 +83,7 @@ func TestGrant(t *testing.T) {
 
 func TestGrantRefusals(t *testing.T) {
 	x, _ := connect(t)
+	needKeys(t, x)
 	a := newArena(t, Config{Budget: 8 << 20})
 	b := mustGet(t, a, 1000, Anonymous)
 	_, err := b.Grant(x.qp, verbs.AccessRemoteRead)
@@ -96,6 +105,7 @@ func TestGrantRefusals(t *testing.T) {
 
 func TestDetachRacesWithGrants(t *testing.T) {
 	x, _ := connect(t)
+	needKeys(t, x)
 	a := x.attached(Config{Budget: 8 << 20})
 	b := mustGet(t, a, 1000, Anonymous)
 	ctx := context.Background()

@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/test/env"
 )
 
 // vma is what /proc/self/smaps says of the mapping that holds p.
@@ -92,6 +94,7 @@ func TestMapFails(t *testing.T) {
 	if raceBuild {
 		t.Skip("race builds have their memory on the Go heap")
 	}
+	env.UserSpace(t, "filling the address space takes minutes under emulation")
 	_, err := New(Config{Budget: 1 << 50, Classes: []int{1 << 30}})
 	var l *LimitError
 	require.ErrorAs(t, err, &l)

@@ -21,6 +21,7 @@ func TestOneSided(t *testing.T) {
 	for name, cfg := range map[string]Config{"default": {}, "short": {OpDepth: 4}} {
 		t.Run(name, func(t *testing.T) {
 			p := newPair(t, nodeConfig{Config: cfg}, nodeConfig{Config: cfg})
+			needKeys(t, p.b.dev)
 			p.a.send(p.ab, "hello")
 			p.b.expect(p.ba, "hello", nil)
 			ctx, cancel := context.WithTimeout(t.Context(), wait)
@@ -95,6 +96,7 @@ func TestOneSided(t *testing.T) {
 // gone.
 func TestGrantsEndWithTheConnection(t *testing.T) {
 	p := newPair(t, nodeConfig{}, nodeConfig{})
+	needKeys(t, p.a.dev)
 	l, _ := p.a.list(1000, 2000)
 	_, err := p.ab.Grant(t.Context(), l, false)
 	require.NoError(t, err)
@@ -111,6 +113,7 @@ func TestGrantsEndWithTheConnection(t *testing.T) {
 // transfer is over, not before.
 func TestAbandonedRead(t *testing.T) {
 	p := newPair(t, nodeConfig{}, nodeConfig{})
+	needKeys(t, p.b.dev)
 	p.a.send(p.ab, "hello")
 	p.b.expect(p.ba, "hello", nil)
 	src, _ := p.b.list(1 << 20)

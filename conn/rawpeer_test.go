@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/argonaut-rdma/argonaut/conn/internal/wire"
+	"github.com/argonaut-rdma/argonaut/test/env"
 	"github.com/argonaut-rdma/argonaut/verbs"
-	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
 )
 
 // rawPeer is a queue pair without an endpoint: it says what a test wants it to.
@@ -30,8 +30,7 @@ const (
 func newRawPeer(t testing.TB) *rawPeer {
 	r := &rawPeer{t: t, mem: make([]byte, (rawRecvs+1)*rawSize)}
 	var err error
-	r.dev, err = iwarp.Open(iwarp.Config{})
-	require.NoError(t, err)
+	r.dev = env.Open(t)
 	r.pd, err = r.dev.AllocPD()
 	require.NoError(t, err)
 	r.cq, err = r.dev.CreateCQ(verbs.CQConfig{Depth: 2 * rawRecvs})

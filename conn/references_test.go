@@ -82,6 +82,7 @@ func TestKeysOfARefusedRendezvousAreWithdrawn(t *testing.T) {
 		return verbstest.Fault{}
 	}}
 	b := newNode(t, nodeConfig{})
+	needKeys(t, b.dev)
 	addr := b.listen()
 	a := newNode(t, nodeConfig{device: openFaulty(t, s)})
 	c, err := a.Dial(t.Context(), addr)
@@ -101,6 +102,7 @@ func TestRendezvousHoldsBackNoReceives(t *testing.T) {
 	theirs := nodeConfig{Config: Config{Pollers: 1}, budget: 8 << 20}
 	theirs.OnMessage = func(_ *Conn, m Message) { kept <- m.Payload }
 	p := newPair(t, nodeConfig{}, theirs)
+	needKeys(t, p.a.dev)
 	other, err := p.a.Dial(t.Context(), p.b.Addr().String())
 	require.NoError(t, err)
 	get(t, p.b.accepted)

@@ -59,6 +59,7 @@ func TestParkedDone(t *testing.T) {
 	n := newNode(t, nodeConfig{Config: Config{
 		EagerMax: -1, Admit: func(*Conn, []byte, int64) bool { return false },
 	}})
+	needKeys(t, n.dev)
 	r := newRawPeer(t)
 	_, err := r.connect(n.listen(), rawHello(nil))
 	require.NoError(t, err)

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/argonaut-rdma/argonaut/conn"
-	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
+	"github.com/argonaut-rdma/argonaut/test/env"
 )
 
 // A message that can not be sent is the caller's mistake, not the session's end.
@@ -31,13 +31,12 @@ func TestDataOfAnotherArena(t *testing.T) {
 }
 
 func TestTransportOfAnotherArena(t *testing.T) {
-	dev, err := iwarp.Open(iwarp.Config{})
-	require.NoError(t, err)
+	dev := env.Open(t)
 	t.Cleanup(func() { require.NoError(t, dev.Close()) })
 	other := newArena(t)
-	_, err = New(Config{
+	_, err := New(Config{
 		Name: EntityName{Client, -1}, Arena: newArena(t),
-		Transports: []Transport{{Scheme: SchemeIWARP, Open: func(c conn.Config) (*conn.Endpoint, error) {
+		Transports: []Transport{{Scheme: schemeDevice, Open: func(c conn.Config) (*conn.Endpoint, error) {
 			return conn.NewEndpoint(dev, other, c)
 		}}},
 	})
@@ -46,13 +45,12 @@ func TestTransportOfAnotherArena(t *testing.T) {
 
 // A peer that listens but has no room is not one that nobody listens at.
 func TestBusyPeerIsTriedAgain(t *testing.T) {
-	dev, err := iwarp.Open(iwarp.Config{})
-	require.NoError(t, err)
+	dev := env.Open(t)
 	t.Cleanup(func() { require.NoError(t, dev.Close()) })
 	arena := newArena(t)
-	p := newPair(t, SchemeIWARP, Config{
+	p := newPair(t, schemeDevice, Config{
 		Arena: arena,
-		Transports: []Transport{{Scheme: SchemeIWARP, Open: func(c conn.Config) (*conn.Endpoint, error) {
+		Transports: []Transport{{Scheme: schemeDevice, Open: func(c conn.Config) (*conn.Endpoint, error) {
 			c.Credits, c.RecvBuffers = 8, 8 // room for one connection
 			return conn.NewEndpoint(dev, arena, c)
 		}}},

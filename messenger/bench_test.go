@@ -11,7 +11,7 @@ import (
 )
 
 func benchCarriers(b *testing.B, f func(b *testing.B, scheme string)) {
-	for _, scheme := range []string{SchemeTCP, SchemeIWARP} {
+	for _, scheme := range []string{SchemeTCP, schemeDevice} {
 		b.Run(scheme, func(b *testing.B) { f(b, scheme) })
 	}
 }

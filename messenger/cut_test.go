@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/argonaut-rdma/argonaut/conn"
+	"github.com/argonaut-rdma/argonaut/test/env"
 	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
 )
 
@@ -60,6 +61,9 @@ func TestCutAnywhere(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	carriers(t, func(t *testing.T, scheme string) {
+		if scheme != SchemeTCP {
+			env.UserSpace(t, "it cuts the adapter's TCP connections")
+		}
 		rnd := rand.New(rand.NewPCG(seed, 0))
 		var mu sync.Mutex
 		last := map[uint32]uint32{}
@@ -108,7 +112,7 @@ func TestCutAnywhere(t *testing.T) {
 			require.NoError(t, err)
 			client := newMessenger(t, Config{
 				Arena: arena, DialStream: dial, ConnectTimeout: 2 * time.Second,
-				Transports: []Transport{{Scheme: SchemeIWARP, Open: func(cfg conn.Config) (*conn.Endpoint, error) {
+				Transports: []Transport{{Scheme: schemeDevice, Open: func(cfg conn.Config) (*conn.Endpoint, error) {
 					return conn.NewEndpoint(dev, arena, cfg)
 				}}},
 			})

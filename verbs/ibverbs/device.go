@@ -49,7 +49,7 @@ type device struct {
 // started. It fails with an error that matches os.ErrNotExist where there is no
 // such device, and os.ErrPermission where the process may not use it.
 func Open(cfg Config) (*verbs.Device, error) {
-	d, err := open(cfg)
+	d, err := OpenDriver(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -58,6 +58,16 @@ func Open(cfg Config) (*verbs.Device, error) {
 		return nil, errors.Join(err, d.Close())
 	}
 	return dev, nil
+}
+
+// OpenDriver is Open without the core of package verbs above it: of cfg.Core it
+// uses the Logger.
+func OpenDriver(cfg Config) (driver.Device, error) {
+	d, err := open(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
 }
 
 func open(cfg Config) (_ *device, err error) {

@@ -1,0 +1,85 @@
+// Package env opens the device that tests run on: the user-space adapter, or
+// the RDMA device that the environment names.
+//
+//	ARGONAUT_RDMA_DEVICE  its name, rxe0 for instance; takes a build with -tags ibverbs
+//	ARGONAUT_RDMA_ADDR    an IP address of its interface
+//
+// What a test needs of a device beyond what all have it asks for with Need, or
+// with UserSpace, which skip. A run that names a device holds the tests that
+// skipped against those that were expected to (test/interop/vm).
+package env
+
+import (
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/verbs"
+	"github.com/argonaut-rdma/argonaut/verbs/driver"
+	"github.com/argonaut-rdma/argonaut/verbs/ibverbs"
+	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
+)
+
+// Device is the name of the RDMA device; "" is the user-space adapter.
+func Device() string { return os.Getenv("ARGONAUT_RDMA_DEVICE") }
+
+// Addr is the IP address that tests listen on.
+func Addr() string {
+	if a := os.Getenv("ARGONAUT_RDMA_ADDR"); Device() != "" && a != "" {
+		return a
+	}
+	return "127.0.0.1"
+}
+
+// ListenAddr is Addr with any port.
+func ListenAddr() string { return net.JoinHostPort(Addr(), "0") }
+
+// closeTimeout is what QP.Close may take: siw lets go of a connection that is
+// being made after 10 s.
+const closeTimeout = 20 * time.Second
+
+// OpenDriver opens the device without the core of package verbs. Whoever calls
+// it closes it.
+func OpenDriver(tb testing.TB) driver.Device {
+	tb.Helper()
+	if Device() == "" {
+		d, err := iwarp.OpenDriver(iwarp.Config{})
+		require.NoError(tb, err)
+		return d
+	}
+	d, err := ibverbs.OpenDriver(ibverbs.Config{Device: Device(), Addr: Addr()})
+	require.NoError(tb, err)
+	return d
+}
+
+// Open opens the device. Whoever calls it closes it.
+func Open(tb testing.TB) *verbs.Device {
+	tb.Helper()
+	return Core(tb, OpenDriver(tb))
+}
+
+// Core puts the core of package verbs on d.
+func Core(tb testing.TB, d driver.Device) *verbs.Device {
+	tb.Helper()
+	dev, err := verbs.NewDevice(d, verbs.Config{CloseTimeout: closeTimeout})
+	require.NoError(tb, err)
+	return dev
+}
+
+// Need skips the test, with the reason, unless ok.
+func Need(tb testing.TB, ok bool, reason string) {
+	tb.Helper()
+	if !ok {
+		tb.Skipf("skipped on %s: %s", Device(), reason)
+	}
+}
+
+// UserSpace skips a test that is about the user-space adapter, or tampers with
+// its connections, where a device of the kernel is tested.
+func UserSpace(tb testing.TB, reason string) {
+	tb.Helper()
+	Need(tb, Device() == "", reason)
+}

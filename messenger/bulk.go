@@ -9,8 +9,9 @@ import (
 )
 
 // CanGrant reports whether Grant works on this connection now: it is open, and
-// the transport confines remote access, or the peer is of this project on a
-// stream.
+// the peer is of this project. Where the transport is RDMA and the device can
+// confine a key to a range and a connection, the peer reaches the memory with
+// READ and WRITE; elsewhere the same bytes travel in frames.
 func (c *Connection) CanGrant() bool {
 	t, err := c.bulk()
 	return err == nil && t.canGrant()

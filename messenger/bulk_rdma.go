@@ -10,7 +10,7 @@ import (
 )
 
 func (t *rdmaTransport) canGrant() bool {
-	if b := t.frames(); b != nil {
+	if b := t.granted(); b != nil {
 		return b.canGrant()
 	}
 	return t.c.CanGrant()
@@ -19,7 +19,7 @@ func (t *rdmaTransport) canGrant() bool {
 func (t *rdmaTransport) grants() int { return int(t.live.Load()) + t.bulk.grants() }
 
 func (t *rdmaTransport) grant(ctx context.Context, l *buffer.List, write bool) ([]Grant, error) {
-	if b := t.frames(); b != nil {
+	if b := t.granted(); b != nil {
 		return b.grant(ctx, l, write)
 	}
 	cgs, err := t.c.Grant(ctx, l, write)
@@ -35,7 +35,7 @@ func (t *rdmaTransport) grant(ctx context.Context, l *buffer.List, write bool) (
 }
 
 func (t *rdmaTransport) revoke(ctx context.Context, gs []Grant) error {
-	if b := t.frames(); b != nil {
+	if b := t.granted(); b != nil {
 		return b.revoke(ctx, gs)
 	}
 	cgs := make([]conn.Grant, len(gs))
@@ -50,7 +50,9 @@ func (t *rdmaTransport) revoke(ctx context.Context, gs []Grant) error {
 }
 
 func (t *rdmaTransport) read(ctx context.Context, dst *buffer.List, src []Grant, off uint64) error {
-	if b := t.frames(); b != nil {
+	if b, err := t.reached(src); err != nil {
+		return err
+	} else if b != nil {
 		return b.read(ctx, dst, src, off)
 	}
 	rest := dst.Share()
@@ -65,7 +67,9 @@ func (t *rdmaTransport) read(ctx context.Context, dst *buffer.List, src []Grant,
 }
 
 func (t *rdmaTransport) write(ctx context.Context, dst []Grant, off uint64, src *buffer.List) error {
-	if b := t.frames(); b != nil {
+	if b, err := t.reached(dst); err != nil {
+		return err
+	} else if b != nil {
 		return b.write(ctx, dst, off, src)
 	}
 	rest := src.Share()

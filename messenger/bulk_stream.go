@@ -13,6 +13,9 @@ import (
 const (
 	// pullChunk is how much is asked for in one frame, bytes.
 	pullChunk = 4 << 20
+	// rdmaChunk is how much is asked for, or pushed, in one frame on RDMA, where
+	// the poller copies it to where it belongs, bytes.
+	rdmaChunk = 256 << 10
 	// maxPulls bounds the pulls of a peer that are being answered at a time.
 	maxPulls = 256
 )
@@ -24,12 +27,15 @@ const (
 )
 
 // streamBulk is one-sided access as frames, on a stream, and on RDMA in secure
-// mode, where READ and WRITE would show the bytes: a grant is an entry in a table of
+// mode, where READ and WRITE would show the bytes, and for the grants of an adapter
+// that can not confine its keys: a grant is an entry in a table of
 // the link, a pull is a question and an answer, a push is a message whose data
 // is read straight into the granted buffers.
 type streamBulk struct {
-	l     *link
-	epoch uint32
+	l      *link
+	epoch  uint32
+	framed bool  // grants say so: on RDMA others do not
+	chunk  int64 // bytes of one frame
 
 	mu      sync.Mutex
 	ended   bool
@@ -58,8 +64,8 @@ type pull struct {
 	ch  chan error
 }
 
-func (b *streamBulk) init(l *link) {
-	b.l, b.epoch = l, l.m.nextEpoch()
+func (b *streamBulk) init(l *link, framed bool, chunk int64) {
+	b.l, b.epoch, b.framed, b.chunk = l, l.m.nextEpoch(), framed, chunk
 }
 
 func (b *streamBulk) canGrant() bool { return b.l.own&featureGrants != 0 }
@@ -92,7 +98,7 @@ func (b *streamBulk) grant(_ context.Context, l *buffer.List, write bool) ([]Gra
 	for i := range l.Segments() {
 		buf := l.At(i).Retain()
 		b.lastKey++
-		g := Grant{Addr: base, Len: uint64(buf.Len()), RKey: b.lastKey, Epoch: b.epoch, Write: write}
+		g := Grant{Addr: base, Len: uint64(buf.Len()), RKey: b.lastKey, Epoch: b.epoch, Write: write, Framed: b.framed}
 		base += g.Len
 		b.live[g.RKey] = &streamGrant{g: g, buf: buf}
 		gs = append(gs, g)
@@ -383,7 +389,7 @@ func (b *streamBulk) read(ctx context.Context, dst *buffer.List, src []Grant, of
 	if err := b.mine(src); err != nil {
 		return err
 	}
-	return chunks(dst, func(part *buffer.List) error {
+	return chunks(dst, b.chunk, func(part *buffer.List) error {
 		n := part.Len()
 		m := NewMessage(typePull)
 		asked, err := slice(src, off, uint64(n), false)
@@ -418,7 +424,7 @@ func (b *streamBulk) write(ctx context.Context, dst []Grant, off uint64, src *bu
 		return err
 	}
 	var answers []*pull
-	err := chunks(src, func(part *buffer.List) error {
+	err := chunks(src, b.chunk, func(part *buffer.List) error {
 		n := uint64(part.Len())
 		m := NewMessage(typePush)
 		m.Data = part
@@ -486,11 +492,12 @@ func slice(gs []Grant, off, n uint64, write bool) (out []Grant, err error) {
 	return out, err
 }
 
-// chunks calls f with shares of consecutive parts of l, whose reference f takes.
-func chunks(l *buffer.List, f func(part *buffer.List) error) error {
+// chunks calls f with shares of consecutive parts of l of at most n bytes, whose
+// reference f takes.
+func chunks(l *buffer.List, n int64, f func(part *buffer.List) error) error {
 	rest := l.Share()
-	for rest.Len() > pullChunk {
-		tail := rest.Split(pullChunk)
+	for rest.Len() > n {
+		tail := rest.Split(n)
 		if err := f(rest); err != nil {
 			tail.Release()
 			return err

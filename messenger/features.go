@@ -18,8 +18,10 @@ const (
 	featureOwnAuth uint64 = 1 << 60
 	// featurePushed: a push as a frame is answered.
 	featurePushed uint64 = 1 << 59
+	// featureFrames: pull and push frames on RDMA, for grants that say so.
+	featureFrames uint64 = 1 << 58
 
-	ownFeatures = featureArgonaut | featureGrants | featureNoDataCRC | featureOwnAuth | featurePushed
+	ownFeatures = featureArgonaut | featureGrants | featureNoDataCRC | featureOwnAuth | featurePushed | featureFrames
 )
 
 // Ceph's feature bits that the frames themselves need (Ceph: MSG_ADDR2 and
@@ -41,7 +43,7 @@ func negotiated(ours, theirs uint64) uint64 {
 }
 
 func offered(cfg *Config) uint64 {
-	f := msgr2.FeatureRevision1 | featureArgonaut | featureGrants | featureOwnAuth | featurePushed
+	f := msgr2.FeatureRevision1 | featureArgonaut | featureGrants | featureOwnAuth | featurePushed | featureFrames
 	if cfg.NoDataCRC {
 		f |= featureNoDataCRC
 	}

@@ -16,18 +16,23 @@ type Grant struct {
 	RKey  uint32
 	Epoch uint32 // of the transport that it holds for
 	Write bool   // the peer may write; else it may read
+	// Framed: on RDMA, the bytes travel in frames, because the granting side's
+	// adapter can not confine a key to them.
+	Framed bool
 }
 
 const (
 	// GrantLen is the encoded length of a Grant.
 	GrantLen = 25
+	// Flags of an encoded grant.
+	grantWrite, grantFramed = 1, 2
 	// MaxGrants is how many grants one list may have.
 	MaxGrants = 4096
 )
 
 // AppendGrants appends an encoded list of grants:
 //
-//	le32 count | count x (le64 addr | le64 length | le32 rkey | le32 epoch | u8 1 for write)
+//	le32 count | count x (le64 addr | le64 length | le32 rkey | le32 epoch | u8 flags)
 func AppendGrants(dst []byte, gs []Grant) []byte {
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(gs)))
 	for _, g := range gs {
@@ -37,7 +42,10 @@ func AppendGrants(dst []byte, gs []Grant) []byte {
 		dst = binary.LittleEndian.AppendUint32(dst, g.Epoch)
 		w := byte(0)
 		if g.Write {
-			w = 1
+			w |= grantWrite
+		}
+		if g.Framed {
+			w |= grantFramed
 		}
 		dst = append(dst, w)
 	}
@@ -64,7 +72,7 @@ func DecodeGrants(gs []Grant, p []byte) (out []Grant, rest []byte, err error) {
 			Len:   binary.LittleEndian.Uint64(p[8:]),
 			RKey:  binary.LittleEndian.Uint32(p[16:]),
 			Epoch: binary.LittleEndian.Uint32(p[20:]),
-			Write: p[24]&1 != 0,
+			Write: p[24]&grantWrite != 0, Framed: p[24]&grantFramed != 0,
 		}
 		if g.Len > 1<<40 || g.Addr+g.Len < g.Addr {
 			return gs, p, fmt.Errorf("%w: grant of %d bytes at %#x", ErrInvalid, g.Len, g.Addr)

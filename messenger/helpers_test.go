@@ -13,19 +13,54 @@ import (
 
 	"github.com/argonaut-rdma/argonaut/buffer"
 	"github.com/argonaut-rdma/argonaut/conn"
-	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
+	"github.com/argonaut-rdma/argonaut/test/env"
+	"github.com/argonaut-rdma/argonaut/verbs/driver"
 )
 
-// carriers runs a test on each carrier: a plain stream, and RDMA by the
-// user-space adapter.
+// schemeDevice is the scheme of the device that tests run on.
+var schemeDevice = func() string {
+	if env.Device() != "" {
+		return SchemeRDMA
+	}
+	return SchemeIWARP
+}()
+
+// carriers runs a test on each carrier: a plain stream, and RDMA by the device
+// that tests run on.
 func carriers(t *testing.T, f func(t *testing.T, scheme string)) {
-	for _, scheme := range []string{SchemeTCP, SchemeIWARP} {
+	for _, scheme := range []string{SchemeTCP, schemeDevice} {
 		t.Run(scheme, func(t *testing.T) { f(t, scheme) })
 	}
 }
 
+// grantors is carriers, and RDMA by a device that can not confine keys: the
+// configuration is for the side that grants.
+func grantors(t *testing.T, f func(t *testing.T, scheme string, grantor Config)) {
+	carriers(t, func(t *testing.T, scheme string) { f(t, scheme, Config{}) })
+	t.Run("frames", func(t *testing.T) {
+		dev := env.Core(t, withoutKeys{env.OpenDriver(t)})
+		t.Cleanup(func() { require.NoError(t, dev.Close()) })
+		arena := newArena(t)
+		f(t, schemeDevice, Config{
+			Arena: arena,
+			Transports: []Transport{{Scheme: schemeDevice, Open: func(c conn.Config) (*conn.Endpoint, error) {
+				return conn.NewEndpoint(dev, arena, c)
+			}}},
+		})
+	})
+}
+
+// withoutKeys is a device without scoped keys.
+type withoutKeys struct{ driver.Device }
+
+func (d withoutKeys) Caps() driver.Caps {
+	c := d.Device.Caps()
+	c.ScopedKeys, c.MWConfines = false, false
+	return c
+}
+
 // anyAddr is an address of a scheme to bind to.
-func anyAddr(scheme string) AddrVec { return AddrVec{{URL: scheme + "://127.0.0.1:0"}} }
+func anyAddr(scheme string) AddrVec { return AddrVec{{URL: scheme + "://" + env.ListenAddr()}} }
 
 // patience bounds what tests wait for: long enough for a busy machine under the
 // race detector, and never waited out by a test that passes.
@@ -55,7 +90,7 @@ func (l testLog) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// newMessenger makes a messenger that has a user-space adapter, and ends it
+// newMessenger makes a messenger that has the device of the tests, and ends it
 // with the test.
 func newMessenger(t testing.TB, cfg Config) *Messenger {
 	t.Helper()
@@ -72,10 +107,9 @@ func newMessenger(t testing.TB, cfg Config) *Messenger {
 		cfg.Logger = slog.New(slog.NewTextHandler(testLog{t}, nil))
 	}
 	if cfg.Transports == nil {
-		dev, err := iwarp.Open(iwarp.Config{})
-		require.NoError(t, err)
+		dev := env.Open(t)
 		t.Cleanup(func() { require.NoError(t, dev.Close()) })
-		cfg.Transports = []Transport{{Scheme: SchemeIWARP, Open: func(c conn.Config) (*conn.Endpoint, error) {
+		cfg.Transports = []Transport{{Scheme: schemeDevice, Open: func(c conn.Config) (*conn.Endpoint, error) {
 			return conn.NewEndpoint(dev, cfg.Arena, c)
 		}}}
 	}

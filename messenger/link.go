@@ -18,15 +18,24 @@ type outFrame struct {
 	head  []byte
 	split int
 	data  *buffer.List // nil for none
+	sent  func()       // nil, or called when the transport needs data's memory no more; nil without data
+}
+
+// over is sent's call.
+func (f *outFrame) over() {
+	if f.sent != nil {
+		f.sent()
+	}
 }
 
 // transport is a carrier of frames: a stream or a queue pair.
 type transport interface {
 	// try sends f if that does not block. It borrows f.head and, on true, takes
-	// f.data.
+	// f.data and sees to f.sent.
 	try(f outFrame) (bool, error)
 	// send sends f, or prepares it, and may block until the transport is
-	// closed. It takes f.data and borrows f.head.
+	// closed. It takes f.data, sees to f.sent and borrows f.head; on an error it
+	// has taken nothing.
 	send(f outFrame) error
 	// flush sends what send has prepared.
 	flush() error

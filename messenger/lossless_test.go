@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/argonaut-rdma/argonaut/conn"
+	"github.com/argonaut-rdma/argonaut/test/env"
 	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
 )
 
@@ -65,6 +66,7 @@ func (d *dialer) cut() {
 // newDialing is newMessenger with a dialer.
 func newDialing(t testing.TB, cfg Config, d *dialer) *Messenger {
 	t.Helper()
+	env.UserSpace(t, "it cuts the adapter's TCP connections")
 	if cfg.Arena == nil {
 		cfg.Arena = newArena(t)
 	}

@@ -21,14 +21,14 @@ type rdmaTransport struct {
 	c    *conn.Conn
 	ctx  context.Context // ends with the link
 	live atomic.Int64    // grants
-	bulk streamBulk      // in secure mode
+	bulk streamBulk      // in secure mode, and where the device has no keys of its own
 }
 
 func (t *rdmaTransport) try(f outFrame) (bool, error) {
 	if sh := t.l.shield; sh != nil {
 		return t.trySealed(sh, f)
 	}
-	ok, err := t.c.TrySend(conn.Message{Head: f.head, Payload: f.data})
+	ok, err := t.c.TrySend(conn.Message{Head: f.head, Payload: f.data, Sent: f.sent})
 	return ok, connError(err)
 }
 
@@ -36,7 +36,7 @@ func (t *rdmaTransport) send(f outFrame) error {
 	if sh := t.l.shield; sh != nil {
 		return t.sendSealed(sh, f)
 	}
-	return connError(t.c.Send(t.ctx, conn.Message{Head: f.head, Payload: f.data}))
+	return connError(t.c.Send(t.ctx, conn.Message{Head: f.head, Payload: f.data, Sent: f.sent}))
 }
 
 func (t *rdmaTransport) flush() error { return nil }

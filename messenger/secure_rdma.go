@@ -17,7 +17,7 @@ import (
 // newRDMATransport makes the transport of a link; ctx ends with the link.
 func newRDMATransport(ctx context.Context, l *link, c *conn.Conn) *rdmaTransport {
 	t := &rdmaTransport{l: l, c: c, ctx: ctx}
-	t.bulk.init(l)
+	t.bulk.init(l, true, rdmaChunk)
 	return t
 }
 
@@ -69,6 +69,7 @@ func (t *rdmaTransport) sendSealed(sh *shield, f outFrame) error {
 	if f.data != nil {
 		sh.txData++
 		f.data.Release()
+		f.over()
 	}
 	return nil
 }
@@ -115,12 +116,38 @@ func (l *link) admitHandshake(payload int64) bool {
 	return true
 }
 
-// frames implements bulk: one-sided access would show the bytes.
+// frames implements bulk.
 func (t *rdmaTransport) frames() *streamBulk {
-	if t.l.shield == nil {
+	if t.l.shield == nil && t.l.own&featureFrames == 0 {
 		return nil
 	}
 	return &t.bulk
+}
+
+// granted is frames where what we grant is reached by them: one-sided access would
+// show the bytes of secure mode, or the device can not confine its keys.
+func (t *rdmaTransport) granted() *streamBulk {
+	if t.l.shield == nil && t.c.CanGrant() {
+		return nil
+	}
+	return t.frames()
+}
+
+// reached is frames where the grants of the peer are reached by them. Errors:
+// ErrInvalid for a list of both kinds.
+func (t *rdmaTransport) reached(gs []Grant) (*streamBulk, error) {
+	for _, g := range gs {
+		if g.Framed != gs[0].Framed {
+			return nil, fmt.Errorf("%w: grants of two kinds in one list", ErrInvalid)
+		}
+	}
+	if t.l.shield != nil || len(gs) > 0 && gs[0].Framed {
+		if b := t.frames(); b != nil {
+			return b, nil
+		}
+		return nil, fmt.Errorf("%w: the peer does not know frames for grants on RDMA", ErrNotSupported)
+	}
+	return nil, nil
 }
 
 // place moves the data of a push, or of an answer to a pull, where it belongs:

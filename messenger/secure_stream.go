@@ -37,6 +37,7 @@ func (t *streamTransport) sendSealed(sh *shield, f outFrame) (err error) {
 	}
 	if err == nil && f.data != nil {
 		f.data.Release()
+		f.over()
 	}
 	return err
 }

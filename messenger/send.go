@@ -226,6 +226,7 @@ func (c *Connection) try(l *link, e *entry) (bool, error) {
 		if e.m != nil && f.data != nil {
 			e.untake(f.data)
 		}
+		f.over()
 		c.session, e.seq = before, seq
 	case c.keeps(e):
 		c.keep(e)
@@ -282,6 +283,9 @@ func (c *Connection) frame(dst []byte, l *link, e *entry) outFrame {
 	n := 0
 	if m.Data != nil && m.Data.Len() > 0 {
 		n = int(m.Data.Len())
+		if m.done != nil { // to be called when the memory is no more in use: with the last reference
+			f.sent = m.Retain().Release
+		}
 		if c.keeps(e) {
 			f.data = e.m.Data.Share()
 		} else {
@@ -471,6 +475,7 @@ func (c *Connection) drain() {
 		case f.data != nil:
 			e.untake(f.data)
 		}
+		f.over()
 		if e.m != nil && !kept {
 			e.m.Release()
 		}

@@ -31,7 +31,7 @@ type streamTransport struct {
 
 func (l *link) newStream(nc net.Conn) *streamTransport {
 	t := &streamTransport{nc: nc, s: conn.NewStream(nc), limits: l.m.limits}
-	t.streamBulk.init(l)
+	t.streamBulk.init(l, false, pullChunk)
 	return t
 }
 
@@ -55,6 +55,7 @@ func (t *streamTransport) send(f outFrame) error {
 		return err
 	}
 	f.data.Release()
+	f.over()
 	t.out = append(t.out[:0], f.head[f.split:]...)
 	return nil
 }

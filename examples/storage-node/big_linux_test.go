@@ -20,7 +20,7 @@ func TestGiB(t *testing.T) {
 	}
 	t.Parallel()
 	const arena, slack = 64 << 20, 64 << 20
-	for device, size := range map[string]int64{"iwarp": 1 << 30, "tcp": 200 << 20} {
+	for device, size := range map[string]int64{adapter: 1 << 30, "tcp": 200 << 20} {
 		t.Run(device, func(t *testing.T) {
 			in := randomFile(t, size)
 			p := startNode(t, t.TempDir(), listen(device)...)

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/test/env"
 )
 
 // Every command, over every transport.
@@ -74,7 +76,7 @@ func TestCommands(t *testing.T) {
 func requireIdle(t *testing.T, p *process, device string) {
 	t.Helper()
 	pairs := "0"
-	if device == "iwarp" {
+	if device != "tcp" {
 		pairs = "1"
 	}
 	var stat map[string]string
@@ -91,7 +93,7 @@ func TestDemo(t *testing.T) {
 	for _, device := range devices {
 		t.Run(device, func(t *testing.T) {
 			t.Setenv("TMPDIR", t.TempDir())
-			r := exec1(nil, "demo", "--device", device, "--size", "8MiB")
+			r := exec1(nil, "demo", "--device", device, "--listen", env.ListenAddr(), "--size", "8MiB")
 			require.Zero(t, r.status, r.stderr+r.stdout)
 			var steps []string
 			for line := range strings.Lines(r.stdout) {
@@ -177,7 +179,7 @@ func TestDeviceAuto(t *testing.T) {
 	t.Parallel()
 	p := startNode(t, t.TempDir(), "--device", "auto", "--listen", "127.0.0.1:0", "--arena", "64MiB")
 	require.True(t, strings.HasPrefix(p.addr, "iwarp://"), p.addr)
-	ok(t, strings.NewReader("x"), to(p, "put", "k", "-", "--device", "auto")...)
+	ok(t, strings.NewReader("x"), "put", "--server", p.addr, "--device", "auto", "k", "-")
 	require.Equal(t, "x", ok(t, nil, to(p, "get", "k", "-")...))
 	require.Regexp(t, `device=iwarp device_chosen="the adapter in software, because: `, p.log())
 }

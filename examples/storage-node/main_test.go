@@ -18,6 +18,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/argonaut-rdma/argonaut/test/env"
 )
 
 // TestMain turns the test binary into the program itself where a test has started it as such.
@@ -30,8 +32,16 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("github.com/panjf2000/ants/v2.(*poolCommon).ticktock"))
 }
 
+// adapter is the device that the tests run on: the one in software, or the RDMA device that the environment names.
+var adapter = func() string {
+	if d := env.Device(); d != "" {
+		return d
+	}
+	return "iwarp"
+}()
+
 // devices that the tests run over.
-var devices = []string{"iwarp", "tcp"}
+var devices = []string{adapter, "tcp"}
 
 // patience is how long a test waits for another process to do what it certainly does.
 const patience = 30 * time.Second
@@ -250,9 +260,17 @@ func sameBytes(t *testing.T, a, b io.Reader) {
 }
 
 func to(p *process, args ...string) []string {
-	return append([]string{args[0], "--server", p.addr}, args[1:]...)
+	return append([]string{args[0], "--server", p.addr, "--device", p.device()}, args[1:]...)
+}
+
+// device is what the node runs on.
+func (p *process) device() string {
+	if strings.HasPrefix(p.addr, "iwarp://") {
+		return "iwarp"
+	}
+	return adapter
 }
 
 func listen(device string) []string {
-	return []string{"--device", device, "--listen", "127.0.0.1:0", "--arena", "64MiB"}
+	return []string{"--device", device, "--listen", env.ListenAddr(), "--arena", "64MiB"}
 }

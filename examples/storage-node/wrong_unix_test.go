@@ -119,7 +119,7 @@ func mustRead(path string, n int) []byte {
 // What a user can do wrong, or finds wrong, gets words that help, and loses nothing.
 func TestWrong(t *testing.T) {
 	dir := t.TempDir()
-	p := startNode(t, dir, listen("iwarp")...)
+	p := startNode(t, dir, listen(adapter)...)
 	in := randomFile(t, 300_000)
 	ok(t, nil, to(p, "put", "k", in)...)
 	out := filepath.Join(t.TempDir(), "out")
@@ -237,7 +237,7 @@ func TestWrong(t *testing.T) {
 	left, err := filepath.Glob(out + ".part-*")
 	require.NoError(t, err)
 	require.Empty(t, left)
-	requireIdle(t, p, "iwarp")
+	requireIdle(t, p, p.device())
 }
 
 // A disk that takes no more, here for the file size limit of the node's process.
@@ -260,5 +260,5 @@ func TestFull(t *testing.T) {
 	blobs, err := filepath.Glob(filepath.Join(dir, "blobs", "*", "*"))
 	require.NoError(t, err)
 	require.Len(t, blobs, 1)
-	requireIdle(t, p, "iwarp")
+	requireIdle(t, p, p.device())
 }

@@ -6,22 +6,10 @@ set -uo pipefail
 cd /run/job || exit
 # shellcheck source-path=SCRIPTDIR source=guest.sh
 . ./guest.sh
+# shellcheck source-path=SCRIPTDIR source=interop.sh
+. ./interop.sh
 # shellcheck disable=SC1091 # written by run
 . ./settings.sh
-
-# listening is true once some connection identifier listens.
-listening() { [[ $(rdma resource show cm_id) == *'state LISTEN'* ]]; }
-
-# rping_pair lets the rping of rdmacm-utils talk to itself: if that fails, the guest is broken and not our code.
-rping_pair() {
-	local server status=0 tries=0
-	timeout 60 rping -s -a "$guest_addr" -C 5 &
-	server=$!
-	until listening || [[ $((tries += 1)) -gt 100 ]]; do sleep 0.1; done
-	timeout 60 rping -c -a "$guest_addr" -C 5 -v || status=$?
-	[[ $status -eq 0 ]] || kill "$server"
-	wait "$server" && return "$status"
-}
 
 # suite TYPE PACKAGE runs the tests of a package on the device, in the package's directory, and holds those that skipped
 # against skips/PACKAGE and skips/PACKAGE.TYPE: a skip that is not listed fails, and so does a listed one that ran.
@@ -43,9 +31,19 @@ for type in $devices; do
 	export ARGONAUT_RDMA_DEVICE=${type}0 ARGONAUT_RDMA_ADDR=$guest_addr ARGONAUT_RDMA_ADDR6=$guest_addr6
 	always step "$type/add" device_add "$type"
 	step "$type/rping" rping_pair
+	step "$type/rping: our client" rping_client "${type}0"
+	step "$type/rping: our server" rping_server "${type}0"
+	if [[ $type = siw ]]; then
+		step "$type/rping: our client, adapter in software" rping_client iwarp
+		step "$type/rping: our server, adapter in software" rping_server iwarp
+	fi
+	step "$type/memlock" memlock "$type"
 	for package in "${packages[@]}"; do
 		step "$type/$package" suite "$type" "$package"
 	done
+	step "$type/removed" removed "$type" # and added again, to be deleted in peace
+	[[ $(rdma link show) == *"${type}0"* ]] || device_add "$type"
 	always step "$type/delete" device_delete "$type"
+	step "$type/no device" no_device "$type"
 done
 finish

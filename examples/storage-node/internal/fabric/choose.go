@@ -15,10 +15,16 @@ type Choice struct {
 	Device string // DeviceIWARP, DeviceTCP, or the name of an RDMA device
 	Addr   string // the IP address of this machine that an RDMA device is used with; empty: any
 	Why    string
+
+	scheme string // of the addresses, where they have one
 }
 
-// Scheme is that of the addresses of the choice.
+// Scheme is that of the addresses of the choice: what they say, or what the device is called. Both ends must use the
+// same, whatever their devices are: an adapter in software reaches an iWARP device of the kernel at rdma://.
 func (c Choice) Scheme() string {
+	if c.scheme != "" {
+		return c.scheme
+	}
 	switch c.Device {
 	case DeviceIWARP:
 		return messenger.SchemeIWARP
@@ -38,6 +44,14 @@ func Choose(device, addrs string, local bool) Choice {
 	if !ok {
 		scheme, hostport = "", scheme
 	}
+	c := choose(device, scheme, hostport, local)
+	if c.Device != DeviceTCP && (scheme == messenger.SchemeIWARP || scheme == messenger.SchemeRDMA) {
+		c.scheme = scheme
+	}
+	return c
+}
+
+func choose(device, scheme, hostport string, local bool) Choice {
 	switch device {
 	case "":
 		return Choice{Device: DeviceIWARP, Why: "the default"}

@@ -19,6 +19,7 @@ import (
 	"github.com/argonaut-rdma/argonaut/examples/storage-node/internal/store"
 	"github.com/argonaut-rdma/argonaut/examples/storage-node/internal/wire"
 	"github.com/argonaut-rdma/argonaut/messenger"
+	testenv "github.com/argonaut-rdma/argonaut/test/env"
 )
 
 func TestMain(m *testing.M) {
@@ -26,6 +27,14 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("github.com/panjf2000/ants/v2.(*poolCommon).purgeStaleWorkers"),
 		goleak.IgnoreAnyFunction("github.com/panjf2000/ants/v2.(*poolCommon).ticktock"))
 }
+
+// adapter is the device that the tests run on: the one in software, or the RDMA device that the environment names.
+var adapter = func() string {
+	if d := testenv.Device(); d != "" {
+		return d
+	}
+	return fabric.DeviceIWARP
+}()
 
 // env is a node in this process and connections to it that say what they like.
 type env struct {
@@ -42,7 +51,7 @@ func newEnv(t *testing.T, device string, change func(*Config)) *env {
 	var err error
 	e.store, err = store.Open(store.Config{Dir: e.dir})
 	require.NoError(t, err)
-	choice := fabric.Choose(device, "127.0.0.1:0", true)
+	choice := fabric.Choose(device, testenv.ListenAddr(), true)
 	e.fab, err = fabric.Open(fabric.Config{Name: messenger.EntityName{Type: messenger.OSD, Num: 0}, Choice: choice, Arena: 16 << 20})
 	require.NoError(t, err)
 	cfg := Config{Store: e.store, Arena: e.fab.Arena, QueuePairs: e.fab.QueuePairs, Device: device}
@@ -51,7 +60,7 @@ func newEnv(t *testing.T, device string, change func(*Config)) *env {
 	}
 	e.node = New(cfg)
 	e.fab.Messenger.AddDispatcher(e.node)
-	addrs, err := choice.ParseAddrs("127.0.0.1:0")
+	addrs, err := choice.ParseAddrs(testenv.ListenAddr())
 	require.NoError(t, err)
 	require.NoError(t, e.fab.Messenger.Bind(context.Background(), addrs))
 	t.Cleanup(func() {
@@ -226,7 +235,7 @@ func (e *env) clean(blobs int) {
 }
 
 func eachDevice(t *testing.T, f func(t *testing.T, device string)) {
-	for _, device := range []string{fabric.DeviceIWARP, fabric.DeviceTCP} {
+	for _, device := range []string{adapter, fabric.DeviceTCP} {
 		t.Run(device, func(t *testing.T) { f(t, device) })
 	}
 }
@@ -321,8 +330,8 @@ func TestBadPuts(t *testing.T) {
 
 // More windows than the terms allow are refused, and the transfer is none the worse.
 func TestTooManyWindows(t *testing.T) {
-	e := newEnv(t, fabric.DeviceIWARP, nil)
-	c := e.connect(fabric.DeviceIWARP)
+	e := newEnv(t, adapter, nil)
+	c := e.connect(adapter)
 	p := random(store.ChunkSize)
 	id := c.begin("k", -1)
 	var wg sync.WaitGroup
@@ -452,8 +461,8 @@ func TestForgedGrants(t *testing.T) {
 
 // A front that is no message of the protocol is refused, whatever type it has.
 func TestGarbageFronts(t *testing.T) {
-	e := newEnv(t, fabric.DeviceIWARP, nil)
-	c := e.connect(fabric.DeviceIWARP)
+	e := newEnv(t, adapter, nil)
+	c := e.connect(adapter)
 	for kind := wire.TypePut; kind < wire.TypeReply; kind++ {
 		for _, front := range [][]byte{{}, {wire.Version}, {wire.Version + 1}, bytes.Repeat([]byte{0xff}, 100), append([]byte{wire.Version}, random(500)...)} {
 			if kind == wire.TypeNode && len(front) == 1 && front[0] == wire.Version {
@@ -500,16 +509,16 @@ func TestGarbageFronts(t *testing.T) {
 
 // A client that begins and then says nothing does not keep its transfer.
 func TestIdle(t *testing.T) {
-	e := newEnv(t, fabric.DeviceIWARP, func(c *Config) { c.TransferIdle = 20 * time.Millisecond })
-	c := e.connect(fabric.DeviceIWARP)
+	e := newEnv(t, adapter, func(c *Config) { c.TransferIdle = 20 * time.Millisecond })
+	c := e.connect(adapter)
 	id := c.begin("k", 1<<20)
 	e.clean(0)
 	require.ErrorIs(t, c.ask(wire.TypePutCommit, &wire.PutCommit{Transfer: id}, nil), wire.StatusNoTransfer)
 }
 
 func TestTransferLimit(t *testing.T) {
-	e := newEnv(t, fabric.DeviceIWARP, func(c *Config) { c.MaxTransfers = 2 })
-	c := e.connect(fabric.DeviceIWARP)
+	e := newEnv(t, adapter, func(c *Config) { c.MaxTransfers = 2 })
+	c := e.connect(adapter)
 	first := c.begin("a", -1)
 	c.begin("b", -1)
 	require.ErrorIs(t, c.ask(wire.TypePut, &wire.PutRequest{Key: "c", Size: -1}, nil), wire.StatusBusy)

@@ -1,0 +1,127 @@
+# shellcheck shell=bash disable=SC2154 # guest_addr: of guest.sh
+# Steps that set programs of this project against those of others, or against what can go wrong; to be sourced by job.sh.
+
+# listening is true once some connection identifier listens.
+listening() { [[ $(rdma resource show cm_id) == *'state LISTEN'* ]]; }
+
+# until_ COMMAND... waits for up to 20 s until a command succeeds.
+until_() {
+	local tries=0
+	until "$@"; do
+		[[ $((tries += 1)) -le 200 ]] || return 1
+		sleep 0.1
+	done
+}
+
+# ended PID SECONDS waits until a child has ended and returns its status; it kills one that takes longer.
+ended() {
+	local tries=0
+	while kill -0 "$1" 2>/dev/null; do
+		if [[ $((tries += 1)) -gt $(($2 * 10)) ]]; then
+			echo "process $1 has not ended within $2 s"
+			kill -9 "$1"
+			wait "$1"
+			return 124
+		fi
+		sleep 0.1
+	done
+	wait "$1"
+}
+
+# rping_pair lets the rping of rdmacm-utils talk to itself: if that fails, the guest is broken and not our code.
+rping_pair() {
+	local server status=0
+	timeout 60 rping -s -a "$guest_addr" -C 5 &
+	server=$!
+	until_ listening
+	timeout 60 rping -c -a "$guest_addr" -C 5 -v || status=$?
+	[[ $status -eq 0 ]] || kill "$server"
+	ended "$server" 20 && return "$status"
+}
+
+# rping_client DEVICE runs our client on DEVICE against the rping of rdmacm-utils.
+rping_client() {
+	local size server status=0
+	for size in 64 1000 65535; do
+		timeout 60 rping -s -a "$guest_addr" -C 7 -S $size -V -v &
+		server=$!
+		until_ listening
+		bin/rping -c -a "$guest_addr" -C 7 -S $size -V -device "$1" -local "$guest_addr" || status=$?
+		[[ $status -eq 0 ]] || kill "$server"
+		ended "$server" 20 || status=$?
+		[[ $status -eq 0 ]] || return "$status"
+	done
+}
+
+# rping_server DEVICE runs our server on DEVICE against the rping of rdmacm-utils.
+rping_server() {
+	local size server status=0
+	for size in 64 1000 65535; do
+		rm -f /run/tmp/rping.ready
+		bin/rping -s -a "$guest_addr" -C 7 -S $size -V -v -device "$1" -local "$guest_addr" -ready /run/tmp/rping.ready &
+		server=$!
+		until_ test -e /run/tmp/rping.ready
+		timeout 60 rping -c -a "$guest_addr" -C 7 -S $size -V || status=$?
+		[[ $status -eq 0 ]] || kill "$server"
+		ended "$server" 20 || status=$?
+		[[ $status -eq 0 ]] || return "$status"
+	done
+}
+
+# says FILE TEXT... is true if every TEXT is in FILE.
+says() {
+	local file=$1 text
+	shift
+	for text in "$@"; do
+		grep -qF -- "$text" "$file" || { printf 'not said: %s\n' "$text"; return 1; }
+	done
+}
+
+# memlock TYPE: a user who may lock 64 KiB gets the number of bytes that an arena needs, and what to do.
+memlock() {
+	local status=0 out=/run/tmp/memlock.out
+	chmod 666 /dev/infiniband/*
+	mkdir -m 777 /run/tmp/memlock
+	(
+		ulimit -l 64
+		timeout 60 setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all --bounding-set=-all \
+			bin/storage-node serve --device "${1}0" --listen "$guest_addr:0" --arena 64MiB --data /run/tmp/memlock/data
+	) >$out 2>&1 || status=$?
+	cat $out
+	[[ $status -eq 1 ]] && says $out RLIMIT_MEMLOCK 67108864 65536 LimitMEMLOCK=
+}
+
+# no_device TYPE: without the device, doctor says no, with a remedy, and auto takes the adapter in software.
+no_device() {
+	local status=0 out=/run/tmp/nodevice.out
+	timeout 60 bin/storage-node doctor --device "${1}0" --addr "$guest_addr" >$out 2>&1 || status=$?
+	cat $out
+	[[ $status -eq 1 ]] && says $out "usable: NO" "remedy: " || return 1
+	timeout 100 bin/storage-node demo --device auto --size 2MiB
+}
+
+# removed TYPE: the device goes while a node serves and a client puts. Client and node end with errors, in time, and the
+# kernel gets rid of the device.
+removed() {
+	local node client deleting status=0 log=/run/tmp/removed
+	rm -rf $log $log.data
+	bin/storage-node serve --device "${1}0" --listen "$guest_addr:7999" --arena 64MiB --data $log.data >$log 2>&1 &
+	node=$!
+	until_ says $log 'listening rdma://' >/dev/null || return 1
+	(while echo 0123456789abcdef0123456789abcdef; do :; done) 2>/dev/null |
+		timeout 60 bin/storage-node put --device "${1}0" --server "$guest_addr:7999" --timeout 10s k - >$log.client 2>&1 &
+	client=$!
+	sleep 3 # it is under way
+	rdma link delete "${1}0" &
+	deleting=$!
+	ended "$client" 40 || status=$?
+	cat $log.client
+	[[ $status -ne 0 && $status -ne 124 ]] || { echo "the client: status $status"; return 1; }
+	kill -TERM "$node"
+	status=0
+	ended "$node" 20 || status=$?
+	cat $log
+	[[ $status -ne 124 ]] || return 1
+	! grep -q 'panic\|goroutine ' $log $log.client || return 1
+	ended "$deleting" 30
+}

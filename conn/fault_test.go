@@ -49,16 +49,10 @@ func TestMalformedHello(t *testing.T) {
 	require.Empty(t, n.accepted)
 }
 
-// needTCP skips where connections are not made on TCP, which the test talks.
-func needTCP(t *testing.T, d *verbs.Device) {
-	t.Helper()
-	env.Need(t, d.Caps().Transport == verbs.TransportIWARP, "its connections are not on TCP")
-}
-
 // TestGarbageOnTheWire: bytes that are not even MPA do no harm to the listener.
 func TestGarbageOnTheWire(t *testing.T) {
 	p := newPair(t, nodeConfig{}, nodeConfig{})
-	needTCP(t, p.b.dev)
+	env.UserSpace(t, "what is not even MPA is the kernel's to refuse")
 	for _, s := range []string{"", "GET / HTTP/1.1\r\n\r\n", string(make([]byte, 5000))} {
 		c, err := net.Dial("tcp", p.b.Addr().String())
 		require.NoError(t, err)
@@ -135,7 +129,11 @@ func TestBadKey(t *testing.T) {
 	require.Same(t, c, f.c)
 	var fe *FaultError
 	require.ErrorAs(t, f.err, &fe)
-	require.Equal(t, FaultPeer, fe.Kind, "%v", f.err)
+	kinds := []FaultKind{FaultPeer}
+	if !n.dev.Caps().FlushCompletes { // the READ may be forgotten, and then nothing says what was wrong
+		kinds = append(kinds, FaultPath)
+	}
+	require.Contains(t, kinds, fe.Kind, "%v", f.err)
 	get(t, c.Done())
 }
 
@@ -231,7 +229,7 @@ func TestDialErrors(t *testing.T) {
 	l, err := net.Listen("tcp", env.ListenAddr())
 	require.NoError(t, err)
 	nobody := l.Addr().String()
-	if n.dev.Caps().Transport == verbs.TransportIWARP {
+	if env.Device() == "" { // Linux 6.1's siw brings the kernel down over what is no MPA reply
 		dialStrangers(t, n, l)
 	}
 	require.NoError(t, l.Close())

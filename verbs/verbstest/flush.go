@@ -308,6 +308,12 @@ func (x *end) flushed() (wc verbs.WC, ok bool) {
 	if x.caps.FlushCompletes {
 		return x.sq.next(), true
 	}
+	return x.soon()
+}
+
+// soon returns the next completion of the send queue, if one comes soon.
+func (x *end) soon() (wc verbs.WC, ok bool) {
+	x.Helper()
 	ctx, cancel := context.WithTimeout(x.ctx, flushQuiet)
 	defer cancel()
 	wc, err := x.sq.wait(ctx)

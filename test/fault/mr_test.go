@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -30,7 +32,7 @@ type attack struct {
 	// try is called until it succeeds, or the transfer has ended.
 	try func(ctx context.Context, mr *verbs.MR) error
 	// wide gives the peer a key to the region itself, where the device's
-	// deregistration is a barrier.
+	// deregistration is a barrier; and the messages come in many pieces.
 	wide bool
 }
 
@@ -55,7 +57,7 @@ func TestMRDeregisteredAtEveryStep(t *testing.T) {
 	onDevices(t, func(t *testing.T, d device) {
 		for _, a := range attacks {
 			t.Run(a.name, func(t *testing.T) {
-				during, steps := 0, 0
+				during, inChunk, steps := 0, 0, 0
 				stride := 1
 				if testing.Short() {
 					stride = 3
@@ -68,11 +70,14 @@ func TestMRDeregisteredAtEveryStep(t *testing.T) {
 					if tr.duringTransfer {
 						during++
 					}
+					if tr.inChunk {
+						inChunk++
+					}
 					if t.Failed() || k >= tr.steps {
 						break
 					}
 				}
-				t.Logf("%d steps, %d times it succeeded before the transfer ended", steps, during)
+				t.Logf("%d steps, %d times it succeeded before the transfer ended, %d times within a WRITE", steps, during, inChunk)
 			})
 		}
 	})
@@ -96,15 +101,15 @@ type transfer struct {
 	attacked       chan struct{} // closed when the attacker has ended; nil: not begun
 	done           atomic.Bool   // the victim is deregistered
 	duringTransfer bool
-	before         []byte // dst when its deregistration had succeeded
+	inChunk        bool // a part of a chunk had landed then
 	refused        *verbs.BusyError
 }
 
-// pattern never has scrapByte.
-func pattern(chunk, i int) byte { return byte(chunk*31 + i%113) }
+// pattern has neither 0 nor scrapByte.
+func pattern(chunk, i int) byte { return byte(1 + chunk*31 + i%113) }
 
 func newTransfer(t *testing.T, d device, a attack, at int) *transfer {
-	tr := &transfer{t: t, a: a, at: at, x: d.newEnd(t), y: d.newEnd(t)}
+	tr := &transfer{t: t, a: a, at: at, x: d.newEnd(t, a.wide), y: d.newEnd(t, a.wide)}
 	caps := tr.y.dev.Caps()
 	acc := verbs.AccessLocalWrite
 	scoped := caps.ScopedKeys && !a.wide
@@ -148,6 +153,10 @@ func (tr *transfer) step() {
 func (tr *transfer) attack(ctx context.Context) {
 	defer close(tr.attacked)
 	mr := tr.a.victim(tr)
+	// A chunk takes some 100 us: not always at its start.
+	for begin, wait := time.Now(), rand.N(200*time.Microsecond); time.Since(begin) < wait; {
+		runtime.Gosched()
+	}
 	for ctx.Err() == nil {
 		err := tr.a.try(ctx, mr)
 		if err == nil {
@@ -171,7 +180,9 @@ func (tr *transfer) attack(ctx context.Context) {
 func (tr *transfer) succeeded() {
 	switch mr := tr.a.victim(tr); mr {
 	case tr.dstMR:
-		tr.before = bytes.Clone(tr.dst)
+		landed := len(tr.dst) - bytes.Count(tr.dst, []byte{0})
+		tr.inChunk = landed%chunkSize != 0
+		clear(tr.dst) // at once, so that what lands from here on shows
 	case tr.srcMR:
 		for i := range tr.src {
 			tr.src[i] = scrapByte
@@ -209,7 +220,9 @@ func (tr *transfer) run() {
 			return
 		}
 		// What was announced is there, unless its memory has been given up.
-		require.True(tr.t, tr.holds(tr.dst, c, chunkSize) || tr.done.Load(), "chunk %d", c)
+		if tr.a.victim(tr) != tr.dstMR {
+			require.True(tr.t, tr.holds(tr.dst, c, chunkSize), "chunk %d", c)
+		}
 		if tr.a.victim(tr) != tr.notesMR {
 			require.True(tr.t, tr.holds(tr.notes[c*noteSize:][:noteSize], c, noteSize), "note %d", c)
 		}
@@ -226,6 +239,8 @@ func (tr *transfer) run() {
 		if !x.wait(read, tr.step) {
 			return
 		}
+		// The source is not the target's to give up: what was read back is whole,
+		// unless the READ raced with the end of its memory, which failed it.
 		require.True(tr.t, tr.holds(tr.back, c, chunkSize), "chunk %d read back", c)
 	}
 	tr.step()
@@ -266,8 +281,8 @@ func (tr *transfer) end() {
 		<-tr.attacked
 		require.True(tr.t, tr.done.Load())
 	}
-	if tr.before != nil {
-		require.True(tr.t, bytes.Equal(tr.before, tr.dst), "bytes landed after a deregistration that succeeded")
+	if tr.done.Load() && tr.a.victim(tr) == tr.dstMR {
+		require.Zero(tr.t, len(tr.dst)-bytes.Count(tr.dst, []byte{0}), "bytes landed after a deregistration that succeeded")
 	}
 	require.Equal(tr.t, -1, bytes.IndexByte(tr.dst, scrapByte), "the source was read after a deregistration that succeeded")
 	if tr.done.Load() && tr.a.victim(tr) == tr.notesMR {

@@ -20,7 +20,7 @@ var kernelDevice func(t testing.TB, name, addr string) *verbs.Device
 
 // device is something to test on.
 type device struct {
-	open func(t testing.TB) *verbs.Device
+	open func(t testing.TB, narrow bool) *verbs.Device
 	addr string // to listen on
 }
 
@@ -28,8 +28,12 @@ type device struct {
 // environment names.
 func onDevices(t *testing.T, f func(t *testing.T, d device)) {
 	t.Run("iwarp", func(t *testing.T) {
-		f(t, device{addr: "127.0.0.1:0", open: func(t testing.TB) *verbs.Device {
-			d, err := iwarp.Open(iwarp.Config{Linger: 50 * time.Millisecond})
+		f(t, device{addr: "127.0.0.1:0", open: func(t testing.TB, narrow bool) *verbs.Device {
+			cfg := iwarp.Config{Linger: 50 * time.Millisecond}
+			if narrow {
+				cfg.Dial, cfg.Listen = dialNarrow, listenNarrow
+			}
+			d, err := iwarp.Open(cfg)
 			require.NoError(t, err)
 			return d
 		}})
@@ -41,8 +45,33 @@ func onDevices(t *testing.T, f func(t *testing.T, d device)) {
 	require.NotNil(t, kernelDevice, "ARGONAUT_TEST_DEVICE needs the build tag ibverbs")
 	require.NotEmpty(t, addr, "ARGONAUT_TEST_ADDR has to be set with ARGONAUT_TEST_DEVICE")
 	t.Run(name, func(t *testing.T) {
-		f(t, device{addr: net.JoinHostPort(addr, "0"), open: func(t testing.TB) *verbs.Device { return kernelDevice(t, name, addr) }})
+		f(t, device{addr: net.JoinHostPort(addr, "0"), open: func(t testing.TB, _ bool) *verbs.Device { return kernelDevice(t, name, addr) }})
 	})
+}
+
+// narrow makes a message come in many pieces, so that whatever happens beside it
+// happens in its middle.
+func narrow(c net.Conn, err error) (net.Conn, error) {
+	if err != nil {
+		return nil, err
+	}
+	tcp := c.(*net.TCPConn)
+	return c, errors.Join(tcp.SetReadBuffer(64<<10), tcp.SetWriteBuffer(32<<10))
+}
+
+func dialNarrow(ctx context.Context, addr string) (net.Conn, error) {
+	var d net.Dialer
+	return narrow(d.DialContext(ctx, "tcp", addr))
+}
+
+type narrowListener struct{ net.Listener }
+
+func (l narrowListener) Accept() (net.Conn, error) { return narrow(l.Listener.Accept()) }
+
+func listenNarrow(ctx context.Context, addr string) (net.Listener, error) {
+	var c net.ListenConfig
+	l, err := c.Listen(ctx, "tcp", addr)
+	return narrowListener{l}, err
 }
 
 // end is one end of a connection, with an account of its requests.
@@ -59,8 +88,8 @@ type end struct {
 	closed bool
 }
 
-func (d device) newEnd(t testing.TB) *end {
-	e := &end{t: t, dev: d.open(t), posted: map[uint64]bool{}}
+func (d device) newEnd(t testing.TB, narrow bool) *end {
+	e := &end{t: t, dev: d.open(t, narrow), posted: map[uint64]bool{}}
 	var err error
 	e.pd, err = e.dev.AllocPD()
 	require.NoError(t, err)

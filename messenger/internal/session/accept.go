@@ -101,7 +101,8 @@ func (p Policy) ident(ex *Session, in Incoming) Answer {
 	return race(ex, in)
 }
 
-// reconnect is the table for SESSION_RECONNECT.
+// reconnect is the table for SESSION_RECONNECT. The server cookies need not be
+// the same: of two idents that cross, each side may have answered one.
 func (p Policy) reconnect(ex *Session, in Incoming) Answer {
 	switch {
 	case ex == nil, ex.State == Closed:
@@ -112,8 +113,6 @@ func (p Policy) reconnect(ex *Session, in Incoming) Answer {
 		return Answer{Verdict: SendReset, Full: p.ResetCheck}
 	case ex.ServerCookie == 0:
 		return Answer{Verdict: SendReset}
-	case ex.ServerCookie != in.ServerCookie:
-		return Answer{Verdict: SendReset, Full: p.ResetCheck}
 	case ex.PeerGlobalSeq > in.GlobalSeq:
 		return Answer{Verdict: SendRetryGlobal, Seq: ex.PeerGlobalSeq}
 	case ex.ConnectSeq > in.ConnectSeq:

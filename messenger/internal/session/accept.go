@@ -89,6 +89,8 @@ func (p Policy) ident(ex *Session, in Incoming) Answer {
 		return Answer{Verdict: Drop}
 	case ex.Policy.Lossy:
 		return Answer{Verdict: ReplaceLossy}
+	case in.ClientCookie != 0 && in.ClientCookie == ex.asked:
+		return Answer{Verdict: Take}
 	case ex.ServerCookie != 0 && ex.ClientCookie != 0 && ex.ClientCookie != in.ClientCookie:
 		// The peer has begun anew.
 		return Answer{Verdict: Take, Lost: p.ResetCheck}
@@ -109,6 +111,8 @@ func (p Policy) reconnect(ex *Session, in Incoming) Answer {
 		return Answer{Verdict: SendReset, Full: p.ResetCheck}
 	case ex.State == Accepting:
 		return Answer{Verdict: SendRetryGlobal, Seq: ex.PeerGlobalSeq}
+	case in.ClientCookie != 0 && in.ClientCookie == ex.asked && in.ClientCookie != ex.ClientCookie:
+		return Answer{Verdict: SendReset} // it has not lost our session, we do not know its cookie
 	case ex.ClientCookie != in.ClientCookie, in.ClientCookie == 0:
 		return Answer{Verdict: SendReset, Full: p.ResetCheck}
 	case ex.ServerCookie == 0:
@@ -154,6 +158,9 @@ func (s *Session) Take(in Incoming, cookie uint64) {
 	s.Policy.Lossy = s.Policy.Lossy || in.Lossy
 	s.restart()
 	s.ConnectSeq = 0
+	if s.ServerCookie == 0 && s.ClientCookie != in.ClientCookie {
+		s.asked = s.ClientCookie
+	}
 	s.ClientCookie, s.ServerCookie = in.ClientCookie, cookie
 	if s.Policy.Lossy {
 		s.ClientCookie, s.ServerCookie = 0, 0

@@ -59,6 +59,10 @@ type Session struct {
 
 	Opened  bool // it was open once
 	backoff time.Duration
+	// asked is the cookie of an ident of ours that has not been answered when
+	// the peer's own was taken: the answer may have been lost, and the peer have
+	// that session.
+	asked uint64
 }
 
 // Send numbers a message that goes out now: its seq, and the acknowledgement
@@ -129,7 +133,7 @@ func (s *Session) Ack() uint64 {
 // Reset forgets the session, whose peer has lost it: what is kept or queued is
 // to be dropped, and the user told.
 func (s *Session) Reset() {
-	s.ClientCookie, s.ServerCookie, s.ConnectSeq = 0, 0, 0
+	s.ClientCookie, s.ServerCookie, s.ConnectSeq, s.asked = 0, 0, 0, 0
 	s.OutSeq, s.InSeq, s.AckSent, s.Acked = 0, 0, 0, 0
 }
 

@@ -71,6 +71,7 @@
 // # Errors
 //
 // ErrClosed, ErrReset, ErrTimeout, ErrProtocol, ErrAuth, ErrFeatures,
-// ErrForged, ErrBusy, ErrTooLarge, ErrStaleGrant, ErrBadGrant, ErrInvalid, ErrNotSupported, ErrHandlerPanic, a
-// context's error, and *FaultError with the errors of conn and net in it.
+// ErrForged, ErrBusy, ErrTooLarge, ErrStaleGrant, ErrBadGrant, ErrInvalid,
+// ErrNotSupported, ErrHandlerPanic, a context's error, and *FaultError with the
+// errors of conn and net in it.
 package messenger

@@ -75,6 +75,8 @@ func (m *Messenger) countFailure(err error, inHandshake bool) {
 		m.n.forgedRecords.Add(1)
 	case errors.Is(err, ErrAuth):
 		m.n.authFailures.Add(1)
+	case errors.Is(err, ErrProtocol):
+		m.n.protocolErrors.Add(1)
 	case inHandshake && errors.Is(err, ErrTimeout):
 		m.n.handshakeTimeouts.Add(1)
 	}

@@ -3,6 +3,7 @@ package messenger
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -282,3 +283,6 @@ func (l logSlice) Write(p []byte) (int, error) {
 	l.to.add(string(p))
 	return len(p), nil
 }
+
+// String is for messages of failed tests, which are made when they fail.
+func (s *syncSlice[T]) String() string { return fmt.Sprint(s.all()) }

@@ -85,6 +85,10 @@ type link struct {
 	// holding: we do not read, because throttles or memory are out.
 	holding atomic.Bool
 
+	// sending is since when a frame waits for the peer to take it, in Unix
+	// nanoseconds; 0: none does.
+	sending atomic.Int64
+
 	asked time.Time // the ticker's: when it sent the last keepalive
 
 	// The reader's: the goroutine of a stream, the poller of a queue pair.

@@ -80,6 +80,7 @@ type counters struct {
 	fallbacks                                            [fallbackReasons]atomic.Uint64
 	checksumErrors, secure, forgedRecords, authFailures  atomic.Uint64
 	refusedPerHost, handshakeTimeouts, badGrants         atomic.Uint64
+	protocolErrors                                       atomic.Uint64
 }
 
 // Defaults of Config.
@@ -412,8 +413,9 @@ func (m *Messenger) Stats() Stats {
 		HandlerPanics: n.panics.Load(), ChecksumErrors: n.checksumErrors.Load(),
 		Secured: n.secure.Load(), ForgedRecords: n.forgedRecords.Load(), AuthFailures: n.authFailures.Load(),
 		HandshakesRefusedPerHost: n.refusedPerHost.Load(), HandshakeTimeouts: n.handshakeTimeouts.Load(),
-		BadGrants:     n.badGrants.Load(),
-		ThrottleWaits: n.throttleWaits.Load(), DispatchBytes: m.dispatchB.held(),
+		ProtocolErrors: n.protocolErrors.Load(),
+		BadGrants:      n.badGrants.Load(),
+		ThrottleWaits:  n.throttleWaits.Load(), DispatchBytes: m.dispatchB.held(),
 		StrandOverflows: m.ex.overflows.Load(),
 		Attempts:        n.attempts.Load(), Reconnects: n.reconnects.Load(), Replayed: n.replayed.Load(),
 		RemoteResets: n.remoteResets.Load(), Retries: n.retries.Load(), RetriesGlobal: n.retriesGlobal.Load(),

@@ -36,7 +36,14 @@ func (t *rdmaTransport) send(f outFrame) error {
 	if sh := t.l.shield; sh != nil {
 		return t.sendSealed(sh, f)
 	}
-	return connError(t.c.Send(t.ctx, conn.Message{Head: f.head, Payload: f.data, Sent: f.sent}))
+	return t.post(conn.Message{Head: f.head, Payload: f.data, Sent: f.sent})
+}
+
+// post notes for how long the peer lets us wait, see link.stalled.
+func (t *rdmaTransport) post(m conn.Message) error {
+	t.l.sending.Store(time.Now().UnixNano())
+	defer t.l.sending.Store(0)
+	return connError(t.c.Send(t.ctx, m))
 }
 
 func (t *rdmaTransport) flush() error { return nil }

@@ -55,16 +55,16 @@ func (t *rdmaTransport) sendSealed(sh *shield, f outFrame) error {
 	before := sh.tx.State()
 	head, err := sh.sealHead(f.head, tags)
 	if err == nil {
-		err = t.c.Send(t.ctx, conn.Message{Head: head, Payload: data})
+		err = t.post(conn.Message{Head: head, Payload: data})
 	}
 	if err != nil {
-		if errors.Is(err, conn.ErrTooLarge) {
+		if errors.Is(err, ErrTooLarge) {
 			sh.tx.Rewind(before) // nobody has seen it, and the link goes on
 		}
 		if data != nil {
 			data.Release()
 		}
-		return connError(err)
+		return err
 	}
 	if f.data != nil {
 		sh.txData++

@@ -31,7 +31,7 @@ func (t *streamTransport) sendSealed(sh *shield, f outFrame) (err error) {
 		}
 		b := getScratch(n)
 		if *b, err = sh.appendFrame(*b, f); err == nil {
-			err = t.s.Write(*b, nil)
+			err = t.put(*b, nil)
 		}
 		putScratch(b)
 	}

@@ -30,6 +30,8 @@ type Stats struct {
 	// HandshakeTimeouts took too long.
 	HandshakesFailed, HandshakesRefused         uint64
 	HandshakesRefusedPerHost, HandshakeTimeouts uint64
+	// ProtocolErrors counts peers that broke the protocol, or do not speak it.
+	ProtocolErrors uint64
 	// AuthFailures counts peers that were not who they said, or did not believe
 	// us; wrong signatures among them.
 	AuthFailures uint64

@@ -51,7 +51,7 @@ func (t *streamTransport) send(f outFrame) error {
 		return nil
 	}
 	t.out = append(t.out, f.head[:f.split]...)
-	if err := t.s.Write(t.out, f.data); err != nil {
+	if err := t.put(t.out, f.data); err != nil {
 		return err
 	}
 	f.data.Release()
@@ -60,11 +60,18 @@ func (t *streamTransport) send(f outFrame) error {
 	return nil
 }
 
+// put writes, and notes for how long the peer lets us wait, see link.stalled.
+func (t *streamTransport) put(head []byte, data *buffer.List) error {
+	t.l.sending.Store(time.Now().UnixNano())
+	defer t.l.sending.Store(0)
+	return t.s.Write(head, data)
+}
+
 func (t *streamTransport) flush() error {
 	if len(t.out) == 0 {
 		return nil
 	}
-	err := t.s.Write(t.out, nil)
+	err := t.put(t.out, nil)
 	t.out = t.out[:0]
 	if cap(t.out) > 2*streamBatch {
 		t.out = nil

@@ -42,8 +42,21 @@ func (m *Messenger) tick() {
 	}
 }
 
+// stalled reports whether both sides wait for each other for too long: the peer
+// does not take what we send, and we do not read, because what it has sent waits
+// for that. A peer that only does not read says that it lives, and one that we
+// only hold back may have said so.
+func (l *link) stalled(now time.Time) bool {
+	since, limit := l.sending.Load(), l.m.cfg.KeepaliveTimeout
+	return limit > 0 && since != 0 && l.holding.Load() && now.Sub(time.Unix(0, since)) > limit
+}
+
 func (l *link) tick(now time.Time) {
 	cfg := &l.m.cfg
+	if l.stalled(now) {
+		l.fail("send", fmt.Errorf("%w: the peer has not taken a frame for %v, and sends", ErrTimeout, cfg.KeepaliveTimeout))
+		return
+	}
 	l.mu.Lock()
 	t := session.Times{
 		Made: l.since, Received: time.Unix(0, l.lastReceived.Load()), Used: time.Unix(0, l.lastUsed.Load()),

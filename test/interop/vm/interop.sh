@@ -43,7 +43,7 @@ rping_pair() {
 rping_client() {
 	local size server status=0
 	for size in 64 1000 65535; do
-		timeout 60 rping -s -a "$guest_addr" -C 7 -S $size -V -v &
+		timeout 60 rping -s -a "$guest_addr" -C 7 -S $size -V &
 		server=$!
 		until_ listening
 		bin/rping -c -a "$guest_addr" -C 7 -S $size -V -device "$1" -local "$guest_addr" || status=$?
@@ -58,7 +58,7 @@ rping_server() {
 	local size server status=0
 	for size in 64 1000 65535; do
 		rm -f /run/tmp/rping.ready
-		bin/rping -s -a "$guest_addr" -C 7 -S $size -V -v -device "$1" -local "$guest_addr" -ready /run/tmp/rping.ready &
+		bin/rping -s -a "$guest_addr" -C 7 -S $size -V -device "$1" -local "$guest_addr" -ready /run/tmp/rping.ready &
 		server=$!
 		until_ test -e /run/tmp/rping.ready
 		timeout 60 rping -c -a "$guest_addr" -C 7 -S $size -V || status=$?

@@ -51,6 +51,7 @@ func rows() []row {
 					func(d time.Duration) (result, error) { return messengerStream(s.size, crc, d) }, raw})
 		}
 	}
+	rs = append(rs, secureRows()...)
 	return append(rs,
 		row{"conn: round trip of 64 B, two processes", "us", "<= 1.60",
 			connPing, tcpPing},

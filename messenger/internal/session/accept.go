@@ -89,8 +89,10 @@ func (p Policy) ident(ex *Session, in Incoming) Answer {
 		return Answer{Verdict: Drop}
 	case ex.Policy.Lossy:
 		return Answer{Verdict: ReplaceLossy}
-	case in.ClientCookie != 0 && in.ClientCookie == ex.asked:
+	case in.ClientCookie != 0 && in.ClientCookie == ex.asked && (ex.State == Open || ex.State == Standby):
 		return Answer{Verdict: Take}
+	case in.ClientCookie != 0 && in.ClientCookie == ex.asked:
+		return race(ex, in)
 	case ex.ServerCookie != 0 && ex.ClientCookie != 0 && ex.ClientCookie != in.ClientCookie:
 		// The peer has begun anew.
 		return Answer{Verdict: Take, Lost: p.ResetCheck}

@@ -35,11 +35,10 @@ import (
 // The full run: MESSAGES=1000000 MAX=524288 LARGE=2000 LARGE_SIZE=8388608 CUT=33554432; in a guest, on a
 // device of the kernel's (see package test/env): MESSAGES=20000 MAX=262144 LARGE=0.
 type deliverySize struct {
-	messages, large   int
-	max, largeSize    int64
-	cut               int64
-	seed              uint64
-	sendWait, allWait time.Duration
+	messages, large int
+	max, largeSize  int64
+	cut             int64
+	seed            uint64
 }
 
 func envInt(t *testing.T, name string, def int64) int64 {

@@ -1,5 +1,7 @@
 package messenger
 
+import "fmt"
+
 // Policy is how sessions with peers of one type behave. The constructors give
 // Ceph's seven by name; throttles and features are added to them.
 type Policy struct {
@@ -65,6 +67,25 @@ func StatelessServer() Policy { return Policy{Lossy: true, Server: true} }
 // again replaces its earlier connection.
 func StatelessRegisteredServer() Policy {
 	return Policy{Lossy: true, Server: true, RegisterLossyClients: true}
+}
+
+// String is Ceph's name of the policy, or its rules where it has none.
+func (p Policy) String() string {
+	for _, n := range [...]struct {
+		name string
+		p    Policy
+	}{
+		{"lossy_client", LossyClient()}, {"lossless_client", LosslessClient()},
+		{"lossless_peer", LosslessPeer()}, {"lossless_peer_reuse", LosslessPeerReuse()},
+		{"stateful_server", StatefulServer()}, {"stateless_server", StatelessServer()},
+		{"stateless_registered_server", StatelessRegisteredServer()},
+	} {
+		if n.p.rules() == p.rules() {
+			return n.name
+		}
+	}
+	return fmt.Sprintf("lossy=%v server=%v standby=%v resetcheck=%v register_lossy_clients=%v",
+		p.Lossy, p.Server, p.Standby, p.ResetCheck, p.RegisterLossyClients)
 }
 
 const (

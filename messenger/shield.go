@@ -16,7 +16,7 @@ type shield struct {
 	rx *msgr2.Opener
 
 	// On RDMA the data goes by itself, see sealData.
-	dtx, drx         *msgr2.DataCipher
+	dtx, drx         dataKey
 	txData, rxData   uint64   // frames with data so far
 	admitted         uint64   // frames that Admit has seen and that have not come
 	head, tags, peek []byte   // scratch
@@ -34,18 +34,33 @@ func newShield(secret []byte, client bool) (*shield, error) {
 	if client {
 		ours, theirs = theirs, ours
 	}
-	data := func(from string) (*msgr2.DataCipher, error) {
-		k, err := hkdf.Key(sha256.New, secret, nil, "argonaut msgr data "+from, msgr2.DataSecretLen)
-		if err != nil {
-			return nil, err
-		}
-		return msgr2.NewDataCipher(k)
-	}
-	if s.dtx, err = data(ours); err != nil {
+	if err := s.dtx.derive(secret, ours); err != nil {
 		return nil, err
 	}
-	s.drx, err = data(theirs)
-	return &s, err
+	return &s, s.drx.derive(secret, theirs)
+}
+
+// dataKey is the key of sealed data, and its cipher once there has been data:
+// a session on a stream, or at rest, needs none.
+type dataKey struct {
+	secret [msgr2.DataSecretLen]byte
+	cipher *msgr2.DataCipher
+}
+
+func (k *dataKey) derive(secret []byte, from string) error {
+	b, err := hkdf.Key(sha256.New, secret, nil, "argonaut msgr data "+from, len(k.secret))
+	copy(k.secret[:], b)
+	return err
+}
+
+func (k *dataKey) get() *msgr2.DataCipher {
+	if k.cipher == nil {
+		var err error
+		if k.cipher, err = msgr2.NewDataCipher(k.secret[:]); err != nil {
+			panic(fmt.Sprintf("messenger: a key of the right length: %v", err))
+		}
+	}
+	return k.cipher
 }
 
 // control is a sealed control frame of the handshake.
@@ -102,6 +117,7 @@ func (s *shield) sealHead(head, tags []byte) ([]byte, error) {
 // returns the tags, in scratch: the data stays as long and as aligned as it was.
 func (s *shield) sealData(dst, src *buffer.List) []byte {
 	s.tags = s.tags[:0]
+	key := s.dtx.get()
 	r := newRecords(src.Len())
 	defer r.end()
 	from, to := cursor{l: src}, cursor{l: dst}
@@ -113,12 +129,12 @@ func (s *shield) sealData(dst, src *buffer.List) []byte {
 		}
 		if room := to.room(); len(room) >= r.n+msgr2.TagLen {
 			// The tag lies where the next record begins, until that is sealed.
-			sealed := s.dtx.Seal(room[:0], plain, s.txData, uint32(i))
+			sealed := key.Seal(room[:0], plain, s.txData, uint32(i))
 			s.tags = append(s.tags, sealed[r.n:]...)
 			to.skip(r.n)
 			continue
 		}
-		sealed := s.dtx.Seal(r.buffer()[:0], plain, s.txData, uint32(i))
+		sealed := key.Seal(r.buffer()[:0], plain, s.txData, uint32(i))
 		s.tags = append(s.tags, sealed[r.n:]...)
 		to.copyIn(sealed[:r.n])
 	}
@@ -127,6 +143,7 @@ func (s *shield) sealData(dst, src *buffer.List) []byte {
 
 // openData opens data that came with tags, in place.
 func (s *shield) openData(l *buffer.List, tags []byte) error {
+	key := s.drx.get()
 	r := newRecords(l.Len())
 	defer r.end()
 	c := cursor{l: l}
@@ -138,7 +155,7 @@ func (s *shield) openData(l *buffer.List, tags []byte) error {
 			b := room[:r.n+msgr2.TagLen]
 			copy(behind[:], b[r.n:])
 			copy(b[r.n:], tag)
-			err := s.drx.Open(b, s.rxData, uint32(i))
+			err := key.Open(b, s.rxData, uint32(i))
 			copy(b[r.n:], behind[:])
 			if err != nil {
 				return err
@@ -150,7 +167,7 @@ func (s *shield) openData(l *buffer.List, tags []byte) error {
 		at := c
 		c.copyOut(b)
 		b = append(b, tag...)
-		if err := s.drx.Open(b, s.rxData, uint32(i)); err != nil {
+		if err := key.Open(b, s.rxData, uint32(i)); err != nil {
 			return err
 		}
 		at.copyIn(b[:r.n])

@@ -38,15 +38,18 @@ type record struct {
 	begun        bool
 }
 
-func (r *record) init(key, nonce []byte) error {
-	block, err := aes.NewCipher(key)
-	if err != nil {
-		return err
-	}
-	r.aead, err = cipher.NewGCM(block)
+func (r *record) init(aead cipher.AEAD, nonce []byte) {
+	r.aead = aead
 	copy(r.nonce[:], nonce)
 	r.first = r.nonce
-	return err
+}
+
+func newGCM(key []byte) (cipher.AEAD, error) {
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCM(block)
 }
 
 // check reports whether the nonce may be used.
@@ -81,14 +84,14 @@ func NewSecure(secret []byte, client bool) (*Sealer, *Opener, error) {
 	if client {
 		fromServer, fromClient = fromClient, fromServer
 	}
+	aead, err := newGCM(secret[:keyLen]) // has no state, and takes most of the memory
+	if err != nil {
+		return nil, nil, err
+	}
 	var s Sealer
 	var o Opener
-	if err := s.init(secret[:keyLen], fromServer); err != nil {
-		return nil, nil, err
-	}
-	if err := o.init(secret[:keyLen], fromClient); err != nil {
-		return nil, nil, err
-	}
+	s.init(aead, fromServer)
+	o.init(aead, fromClient)
 	return &s, &o, nil
 }
 
@@ -321,14 +324,16 @@ type DataCipher struct {
 
 // NewDataCipher makes one of DataSecretLen bytes of secret.
 func NewDataCipher(secret []byte) (*DataCipher, error) {
-	var r record
 	if len(secret) < DataSecretLen {
 		return nil, decodeErr("data secret", ErrTruncated, "%d bytes of %d", len(secret), DataSecretLen)
 	}
-	if err := r.init(secret[:keyLen], secret[keyLen:DataSecretLen]); err != nil {
+	aead, err := newGCM(secret[:keyLen])
+	if err != nil {
 		return nil, err
 	}
-	return &DataCipher{aead: r.aead, prefix: r.nonce}, nil
+	d := &DataCipher{aead: aead}
+	copy(d.prefix[:], secret[keyLen:])
+	return d, nil
 }
 
 func (d *DataCipher) at(frame uint64, index uint32) {

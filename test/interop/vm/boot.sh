@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Boots the guest, runs a job in it and exits with the job's status.
 #
-#	usage: boot.sh [-t SECONDS] JOB
+#	usage: boot.sh [-t SECONDS] JOB [QEMU-OPTION...]
 #
 # JOB is a directory with a script job.sh. The guest sees it, writable, at /run/job, on top of the host's root file
 # system, read-only. Its console is streamed to the standard output and kept in JOB/console.log. A guest that ends
@@ -21,8 +21,9 @@ while getopts t: option; do
 	esac
 done
 shift $((OPTIND - 1))
-[[ $# -eq 1 && -f $1/job.sh ]] || usage
+[[ $# -ge 1 && -f $1/job.sh ]] || usage
 job=$(cd "$1" && pwd)
+shift
 
 image=$("$here/image.sh")
 rm -f "$job/status"
@@ -38,7 +39,7 @@ qemu=(
 	-device "virtio-9p-pci,fsdev=host,mount_tag=host"
 	-fsdev "local,id=job,path=$job,security_model=none"
 	-device "virtio-9p-pci,fsdev=job,mount_tag=job"
-	-device virtio-rng-pci
+	-device virtio-rng-pci "$@"
 )
 status=0
 timeout --kill-after=10 "$limit" "${qemu[@]}" </dev/null 2>&1 | sed -u 's|\r$||' | tee "$job/console.log" || status=${PIPESTATUS[0]}

@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# shellcheck disable=SC2317 # functions that only step calls
+# What runs in the two guests of a pair: see the script pair, which puts it into their job directories as job.sh.
+set -uo pipefail
+cd /run/job || exit
+# shellcheck source-path=SCRIPTDIR source=guest.sh
+. ./guest.sh
+# shellcheck disable=SC1091 # written by pair
+. ./settings.sh
+
+node_addr=10.8.0.1
+client_addr=10.8.0.2
+store=rdma://$node_addr:7471
+phases=(clean cut lossy)
+port_of() { case $1 in clean) echo 7501 ;; cut) echo 7502 ;; lossy) echo 7503 ;; esac; }
+messages_of() { case $1 in clean) echo 400 ;; *) echo 200 ;; esac; }
+
+# link_up ADDR gives the guest its address on the network of the pair, and the device.
+link_up() {
+	ip addr add "$1/24" dev eth0
+	ip link set eth0 up
+	rdma link add "${type}0" type "$type" netdev eth0
+}
+
+exchange() { ./bin/exchange -device "${type}0" -n "$(messages_of "$1")" -size 65536 -limit 8m "${@:2}"; }
+
+# --- the node's guest
+
+run_node() {
+	local phase pids=() status=0 server tries=0
+	./bin/storage-node serve --device "${type}0" --listen "$store" --data /run/tmp/objects --arena 64MiB &
+	server=$!
+	for phase in "${phases[@]}"; do
+		exchange "$phase" -addr "rdma://$node_addr:$(port_of "$phase")" -accept &
+		pids+=($!)
+	done
+	for phase in "${pids[@]}"; do wait "$phase" || status=1; done
+	until [[ -e stop ]]; do
+		sleep 0.5
+		if ! kill -0 "$server"; then
+			echo "the node has died"
+			return 1
+		fi
+		[[ $((tries += 1)) -lt 1200 ]] || return 1
+	done
+	kill -TERM "$server"
+	wait "$server" || status=1
+	return "$status"
+}
+
+# --- the client's guest
+
+client() { ./bin/storage-node "$1" --device "${type}0" --server "$store" --timeout 60s --arena 32MiB "${@:2}"; }
+
+# reachable waits for the node.
+reachable() {
+	local tries=0
+	until timeout 20 ./bin/storage-node ls --device "${type}0" --server "$store" --timeout 5s >/dev/null 2>&1; do
+		[[ $((tries += 1)) -lt 40 ]] || return 1
+		sleep 0.5
+	done
+}
+
+# objects N SIZE puts and gets N objects. On a path that fails, a transfer may fail, with an error that says so; it is
+# then done again, and what comes back is what was stored.
+objects() {
+	local i tries
+	for ((i = 0; i < $1; i++)); do
+		head -c "$2" /dev/urandom >/run/tmp/in
+		rm -f /run/tmp/out
+		tries=0
+		until client put "object/$i" /run/tmp/in 2>/run/tmp/err && client get "object/$i" /run/tmp/out 2>/run/tmp/err; do
+			sed 's/^/failed and done again: /' /run/tmp/err
+			grep -q '^storage-node: error: ' /run/tmp/err || return 1
+			! grep -q 'goroutine ' /run/tmp/err || return 1
+			[[ $((tries += 1)) -lt 30 ]] || return 1
+		done
+		cmp /run/tmp/in /run/tmp/out || return 1
+	done
+}
+
+# both runs objects and an exchange at a time.
+both() {
+	local phase=$1 status=0 other
+	exchange "$phase" -addr "rdma://$client_addr:$(port_of "$phase")" -peer "rdma://$node_addr:$(port_of "$phase")" &
+	other=$!
+	objects "$2" "$3" || status=1
+	wait "$other" || status=1
+	return "$status"
+}
+
+path_clean() { both clean 3 8000000; }
+
+# path_cut takes the link down for a second, again and again.
+path_cut() {
+	local status=0 flapper
+	(while sleep 4; do
+		ip link set eth0 down
+		sleep 1
+		ip link set eth0 up
+		# Taking an interface down takes its neighbours, not its IPv4 address.
+	done) &
+	flapper=$!
+	both cut 3 4000000 || status=1
+	kill "$flapper"
+	wait "$flapper" 2>/dev/null
+	ip link set eth0 up
+	return "$status"
+}
+
+# path_lossy has the path lose, delay and reorder.
+path_lossy() {
+	local status=0
+	tc qdisc add dev eth0 root netem loss 1% delay 4ms 2ms reorder 10% 50% || return 1
+	both lossy 2 1000000 || status=1
+	tc qdisc del dev eth0 root
+	return "$status"
+}
+
+ip link show eth0 >/dev/null || exit 1
+if [[ $role == node ]]; then
+	always step "$type/node/add" link_up $node_addr
+	step "$type/node" run_node
+else
+	always step "$type/client/add" link_up $client_addr
+	step "$type/client/reachable" reachable
+	for phase in "${phases[@]}"; do step "$type/client/$phase" "path_$phase"; done
+fi
+always step "$type/$role/delete" device_delete "$type"
+finish

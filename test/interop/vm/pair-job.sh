@@ -11,7 +11,6 @@ cd /run/job || exit
 node_addr=10.8.0.1
 client_addr=10.8.0.2
 store=rdma://$node_addr:7471
-phases=(clean cut lossy)
 port_of() { case $1 in clean) echo 7501 ;; cut) echo 7502 ;; lossy) echo 7503 ;; esac; }
 messages_of() { case $1 in clean) echo 400 ;; *) echo 200 ;; esac; }
 
@@ -30,7 +29,7 @@ run_node() {
 	local phase pids=() status=0 server tries=0
 	./bin/storage-node serve --device "${type}0" --listen "$store" --data /run/tmp/objects --arena 64MiB &
 	server=$!
-	for phase in "${phases[@]}"; do
+	for phase in "${paths[@]}"; do
 		exchange "$phase" -addr "rdma://$node_addr:$(port_of "$phase")" -accept &
 		pids+=($!)
 	done
@@ -79,6 +78,15 @@ objects() {
 	done
 }
 
+# counters prints what the device has counted that is not zero.
+counters() {
+	local f
+	for f in /sys/class/infiniband/"${type}"0/ports/1/hw_counters/*; do
+		[[ ! -r $f || $(<"$f") == 0 ]] || printf '%s %s, ' "${f##*/}" "$(<"$f")"
+	done 2>/dev/null
+	echo
+}
+
 # both runs objects and an exchange at a time.
 both() {
 	local phase=$1 status=0 other
@@ -86,6 +94,7 @@ both() {
 	other=$!
 	objects "$2" "$3" || status=1
 	wait "$other" || status=1
+	counters
 	return "$status"
 }
 
@@ -94,15 +103,15 @@ path_clean() { both clean 3 8000000; }
 # path_cut takes the link down for a second, again and again.
 path_cut() {
 	local status=0 flapper
-	(while sleep 4; do
+	(for _ in 1 2 3 4; do
+		sleep 12
 		ip link set eth0 down
 		sleep 1
 		ip link set eth0 up
-		# Taking an interface down takes its neighbours, not its IPv4 address.
 	done) &
 	flapper=$!
 	both cut 3 4000000 || status=1
-	kill "$flapper"
+	kill "$flapper" 2>/dev/null
 	wait "$flapper" 2>/dev/null
 	ip link set eth0 up
 	return "$status"
@@ -124,7 +133,7 @@ if [[ $role == node ]]; then
 else
 	always step "$type/client/add" link_up $client_addr
 	step "$type/client/reachable" reachable
-	for phase in "${phases[@]}"; do step "$type/client/$phase" "path_$phase"; done
+	for phase in "${paths[@]}"; do step "$type/client/$phase" "path_$phase"; done
 fi
 always step "$type/$role/delete" device_delete "$type"
 finish

@@ -80,6 +80,13 @@ func NewContext(ctx context.Context, cfg Config) (*Arena, error) {
 	if err != nil {
 		return nil, err
 	}
+	sys := systemLimits()
+	if err := sys.fits(cfg.Budget); err != nil {
+		if cfg.Prefault {
+			return nil, err
+		}
+		cfg.Logger.Warn("the arena does not fit its cgroup if all of it is used", "err", err)
+	}
 	largest := cfg.Classes[len(cfg.Classes)-1]
 	a := &Arena{
 		cfg:       cfg,

@@ -14,6 +14,10 @@ type limits struct {
 	lifted  bool   // CAP_IPC_LOCK in the initial user namespace
 	pinned  uint64 // bytes pinned by kernel drivers (VmPin)
 	locked  uint64 // bytes locked by mlock (VmLck)
+
+	cgroup     uint64 // bytes that the cgroup may use; 0: no limit
+	cgroupUsed uint64
+	cgroupFile string
 }
 
 const unlimited = ^uint64(0)
@@ -52,6 +56,11 @@ func preflight(cfg Config, caps verbs.Caps, sys limits) error {
 			Remedy: fmt.Sprintf("lower Config.Budget to %d bytes", caps.MaxPages*page),
 		}
 	}
+	if caps.Pins {
+		if err := sys.fits(cfg.Budget); err != nil {
+			return err
+		}
+	}
 	if !caps.Pins || !sys.known || sys.lifted || sys.memlock == unlimited {
 		return nil
 	}
@@ -64,6 +73,18 @@ func preflight(cfg Config, caps verbs.Caps, sys limits) error {
 		return memlockError(used+budget, used, sys.memlock, verbs.ErrMemlock)
 	}
 	return nil
+}
+
+// fits says whether budget bytes, all in use, are within the cgroup's limit.
+func (l *limits) fits(budget int64) error {
+	if l.cgroup == 0 || uint64(budget) <= l.cgroup {
+		return nil
+	}
+	return &LimitError{
+		Limit: l.cgroupFile, Need: uint64(budget), Allowed: l.cgroup, Unit: "bytes", Err: verbs.ErrLimit,
+		Remedy: fmt.Sprintf("raise the memory limit of the container or unit (MemoryMax=, resources.limits.memory) above %d with room for the "+
+			"rest of the process, or lower Config.Budget", budget),
+	}
 }
 
 func memlockError(need, used, allowed uint64, err error) error {
@@ -92,16 +113,31 @@ func registrationError(size, total int64, caps verbs.Caps, err error) error {
 // mapError adds the numbers to the system's refusal to map size bytes, when have
 // of budget are mapped.
 func mapError(budget, have, size int64, err error) error {
+	err = fmt.Errorf("map %d bytes: %w: %w", size, err, verbs.ErrLimit)
+	if used, limit := mapCounts(); limit > 0 && used+2 >= limit {
+		return &LimitError{
+			Limit: "vm.max_map_count", Unit: "mappings", Need: used + 2, Used: used, Allowed: limit, Err: err,
+			Remedy: fmt.Sprintf("sysctl vm.max_map_count=%d, or raise Config.RegionSize so that there are fewer regions", 2*limit),
+		}
+	}
 	return &LimitError{
-		Limit: "address space (RLIMIT_AS, vm.overcommit_memory, vm.max_map_count)", Unit: "bytes",
-		Need: uint64(budget), Used: uint64(have), Remedy: "lower Config.Budget, or raise the limit",
-		Err: fmt.Errorf("map %d bytes: %w", size, err),
+		Limit: "address space (RLIMIT_AS, vm.overcommit_memory)", Unit: "bytes",
+		Need: uint64(budget), Used: uint64(have), Remedy: "lower Config.Budget, or raise the limit", Err: err,
 	}
 }
 
 // touchError adds the numbers to a failure to touch total bytes.
 func touchError(total int64, err error) error {
-	return fmt.Errorf("buffer: touch %d bytes: %w: the machine or the cgroup (memory.max) has too little memory: lower Config.Budget", total, err)
+	limit, used, file := cgroupMemory()
+	e := &LimitError{
+		Limit: "memory of the machine", Unit: "bytes", Need: uint64(total),
+		Remedy: "lower Config.Budget, or give the machine or the NUMA nodes more memory", Err: fmt.Errorf("touch memory: %w: %w", err, verbs.ErrLimit),
+	}
+	if limit > 0 && used+uint64(total) > limit {
+		e.Limit, e.Need, e.Used, e.Allowed = file, used+uint64(total), used, limit
+		e.Remedy = "raise the memory limit of the container or unit, or lower Config.Budget"
+	}
+	return e
 }
 
 // Error names the numbers and the remedy.

@@ -10,15 +10,17 @@ import (
 
 // systemLimits reads what the process may pin and has pinned.
 func systemLimits() limits {
+	var l limits
 	var r unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r) != nil {
-		return limits{}
-	}
 	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return limits{}
+	known := err == nil && unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r) == nil
+	if known {
+		l = parseStatus(string(status))
 	}
-	l := parseStatus(string(status))
+	l.cgroup, l.cgroupUsed, l.cgroupFile = cgroupMemory()
+	if !known {
+		return l
+	}
 	l.known, l.memlock = true, r.Cur
 	if l.lifted {
 		users, err := os.ReadFile("/proc/self/uid_map")

@@ -9,7 +9,7 @@ require (
 
 require (
 	github.com/panjf2000/ants/v2 v2.12.1 // indirect
-	golang.org/x/sys v0.50.0 // indirect
+	golang.org/x/sys v0.50.0
 )
 
 replace github.com/argonaut-rdma/argonaut => ../..

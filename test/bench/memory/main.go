@@ -1,0 +1,134 @@
+//go:build linux
+
+// Command memory shows what registered memory costs: registration by size and
+// pages, deregistration of many regions, memory per message by three ways,
+// growth under load. It uses the user-space adapter with real page pinning
+// (mlock) and writes a Markdown table for each, and an SVG plot beside it.
+//
+//	go run ./memory -out ../../docs/bench
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+)
+
+var (
+	out   = flag.String("out", "", "folder for memory.md and the plots; none: the tables go to standard output")
+	only  = flag.String("only", "", "one table: registration, deregistration, message, growth, cost")
+	large = flag.Int64("max", 1<<30, "largest region of the registration table, in bytes")
+	runs  = flag.Int("runs", 5, "runs of each measurement; the table has the median and the least")
+)
+
+// table is one result.
+type table struct {
+	name, title string
+	note        string
+	head        []string
+	rows        [][]string
+	plot        *plot // nil: none
+}
+
+func (t *table) row(cells ...any) {
+	r := make([]string, len(cells))
+	for i, c := range cells {
+		r[i] = fmt.Sprint(c)
+	}
+	t.rows = append(t.rows, r)
+}
+
+func (t *table) write(w io.Writer, plots bool) {
+	fmt.Fprintf(w, "\n## %s\n\n", t.title)
+	if t.note != "" {
+		fmt.Fprintf(w, "%s\n\n", t.note)
+	}
+	fmt.Fprintf(w, "| %s |\n|%s\n", strings.Join(t.head, " | "), strings.Repeat("---|", len(t.head)))
+	for _, r := range t.rows {
+		fmt.Fprintf(w, "| %s |\n", strings.Join(r, " | "))
+	}
+	if plots && t.plot != nil {
+		fmt.Fprintf(w, "\n![%s](memory-%s.svg)\n", t.title, t.name)
+	}
+}
+
+func main() {
+	flag.Parse()
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "memory:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	all := []struct {
+		name string
+		f    func() (*table, error)
+	}{
+		{"registration", registration}, {"deregistration", deregistration}, {"message", messages}, {"growth", growth}, {"cost", cost},
+	}
+	var tables []*table
+	for _, b := range all {
+		if *only != "" && *only != b.name {
+			continue
+		}
+		begin := time.Now()
+		t, err := b.f()
+		if err != nil {
+			return fmt.Errorf("%s: %w", b.name, err)
+		}
+		t.name = b.name
+		fmt.Fprintf(os.Stderr, "%s: %v\n", b.name, time.Since(begin).Round(time.Millisecond))
+		tables = append(tables, t)
+	}
+	var w io.Writer = os.Stdout
+	if *out != "" {
+		if err := os.MkdirAll(*out, 0o755); err != nil {
+			return err
+		}
+		f, err := os.Create(filepath.Join(*out, "memory.md"))
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		w = f
+	}
+	fmt.Fprintf(w, "# What registered memory costs\n\nMade by `cd test/bench && go run ./memory %s` on %s.\n", strings.Join(os.Args[1:], " "), machine())
+	for _, t := range tables {
+		t.write(w, *out != "")
+		if *out != "" && t.plot != nil {
+			if err := os.WriteFile(filepath.Join(*out, "memory-"+t.name+".svg"), t.plot.svg(), 0o644); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// machine describes where it ran.
+func machine() string {
+	cpu := "unknown processor"
+	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(b)) {
+			if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+				cpu = strings.TrimSpace(value)
+				break
+			}
+		}
+	}
+	kernel := ""
+	if b, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
+		kernel = ", Linux " + strings.TrimSpace(string(b))
+	}
+	load := ""
+	if b, err := os.ReadFile("/proc/loadavg"); err == nil {
+		load = ", load average at the end " + strings.Join(strings.Fields(string(b))[:1], " ")
+	}
+	return fmt.Sprintf("%d cores of %s%s, %s/%s, %s%s; %s", runtime.NumCPU(), cpu, kernel, runtime.GOOS, runtime.GOARCH, runtime.Version(), load,
+		time.Now().UTC().Format("2006-01-02"))
+}

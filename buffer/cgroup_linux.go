@@ -1,11 +1,14 @@
 package buffer
 
 import (
+	"bytes"
 	"os"
 	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // cgroupMemory is the tightest memory limit of the process's cgroup and those
@@ -60,12 +63,27 @@ func readNumber(name string) (uint64, bool) {
 }
 
 // mapCounts are how many mappings the process has and may have
-// (vm.max_map_count).
+// (vm.max_map_count). It is called when there can be no more: then the Go heap
+// can not grow either, so it takes no memory to speak of.
 func mapCounts() (used, limit uint64) {
 	limit, _ = readNumber("/proc/sys/vm/max_map_count")
-	maps, err := os.ReadFile("/proc/self/maps")
+	fd, err := unix.Open("/proc/self/maps", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, 0
 	}
-	return uint64(strings.Count(string(maps), "\n")), limit
+	var buf [4096]byte
+	for {
+		n, err := unix.Read(fd, buf[:])
+		if err == unix.EINTR {
+			continue
+		}
+		if n <= 0 {
+			break
+		}
+		used += uint64(bytes.Count(buf[:n], []byte{'\n'}))
+	}
+	if unix.Close(fd) != nil {
+		return 0, 0
+	}
+	return used, limit
 }

@@ -3,8 +3,12 @@ package buffer
 import (
 	"context"
 	"errors"
+	"flag"
+	"os"
+	"strconv"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -39,14 +43,16 @@ type get struct {
 }
 
 type model struct {
-	a      *Arena
-	quota  Owner
-	refs   []held
-	posted []held
-	lists  []*List
-	owners map[*List]Owner
-	waits  []*get // in order of arrival
-	stale  []RDMABuffer
+	a *Arena
+	// elastic: begins with the first region, and adds and gives up the other
+	elastic bool
+	quota   Owner
+	refs    []held
+	posted  []held
+	lists   []*List
+	owners  map[*List]Owner
+	waits   []*get // in order of arrival
+	stale   []RDMABuffer
 }
 
 // live are the slots in use, with their owners, and whether they are posted.
@@ -92,7 +98,7 @@ func (m *model) fits(o Owner, sizes ...int) bool {
 	}
 	free := 0
 	for c := range uint32(modelChunks) {
-		if m.a.chunks[c].pool == poolReserve && o != Control {
+		if m.a.regions[c>>(m.a.rgnShift-m.a.chunkShift)].state != regionLive || m.a.chunks[c].pool == poolReserve && o != Control {
 			continue
 		}
 		if used[c] == 0 {
@@ -154,7 +160,15 @@ func (m *model) settle(t *rapid.T) {
 	}
 	m.waits = waits
 	owners, posted := m.live()
-	want := Account{Total: modelChunks * modelChunk}
+	want := Account{}
+	for i := range m.a.regions {
+		if m.a.regions[i].state == regionLive {
+			want.Total += m.a.cfg.regionBytes(i)
+		}
+	}
+	if !m.elastic {
+		require.EqualValues(t, modelChunks*modelChunk, want.Total)
+	}
 	for s := range owners {
 		size := int64(m.a.sizes[m.a.chunks[s>>m.a.chunkShift].class])
 		if posted[s] {
@@ -209,7 +223,16 @@ func pick[T any](t *rapid.T, from []T) T {
 // noDeadline hides the deadline of a test, which a bubble may not ask for.
 type noDeadline struct{ rapid.TB }
 
+// TestArenaModel takes some thousand steps. ARGONAUT_MODEL_STEPS is how many it
+// takes instead, of each mode.
 func TestArenaModel(t *testing.T) {
+	if v := os.Getenv("ARGONAUT_MODEL_STEPS"); v != "" {
+		n, err := strconv.Atoi(v)
+		require.NoError(t, err)
+		old := flag.Lookup("rapid.checks").Value.String()
+		require.NoError(t, flag.Set("rapid.checks", strconv.Itoa(max(1, n/30)))) // of 30 steps on average
+		defer func() { require.NoError(t, flag.Set("rapid.checks", old)) }()
+	}
 	bothModes(t, func(t *testing.T, mode func(*Arena) *Arena) {
 		synctest.Test(t, func(t *testing.T) {
 			rapid.Check(noDeadline{t}, func(rt *rapid.T) { runModel(t, rt, mode) })
@@ -218,13 +241,18 @@ func TestArenaModel(t *testing.T) {
 }
 
 func runModel(tb testing.TB, t *rapid.T, mode func(*Arena) *Arena) {
-	a, err := New(Config{
+	cfg := Config{
 		Budget: modelChunks * modelChunk, Classes: []int{4 << 10, 16 << 10, modelChunk}, RegionSize: 4 * modelChunk,
 		Reserve: modelChunk, Trace: rapid.Bool().Draw(t, "trace"), Scrub: rapid.Bool().Draw(t, "scrub"),
-	})
+	}
+	elastic := rapid.Bool().Draw(t, "elastic")
+	if elastic {
+		cfg.Initial, cfg.ShrinkAfter = 4*modelChunk, time.Minute
+	}
+	a, err := New(cfg)
 	require.NoError(t, err)
 	mode(a)
-	m := &model{a: a, quota: a.Owner("quota", modelQuota), owners: map[*List]Owner{}}
+	m := &model{a: a, elastic: elastic, quota: a.Owner("quota", modelQuota), owners: map[*List]Owner{}}
 	defer func() { // whatever happened, no goroutine stays
 		for _, g := range m.waits {
 			g.cancel()
@@ -252,6 +280,10 @@ func runModel(tb testing.TB, t *rapid.T, mode func(*Arena) *Arena) {
 	tryGet := func(n int) {
 		o := m.owner(t)
 		b, ok := a.TryGet(n, o)
+		if !ok && elastic { // it grows now
+			synctest.Wait()
+			b, ok = a.TryGet(n, o)
+		}
 		if len(m.waits) == 0 {
 			require.Equal(t, m.fits(o, m.sizesOf(int64(n))...), ok)
 		}
@@ -265,6 +297,10 @@ func runModel(tb testing.TB, t *rapid.T, mode func(*Arena) *Arena) {
 		"TryGetList": func(*rapid.T) {
 			o, n := m.owner(t), int64(rapid.IntRange(1, 4*modelChunk).Draw(t, "n"))
 			l, ok := a.TryGetList(n, o)
+			if !ok && elastic {
+				synctest.Wait()
+				l, ok = a.TryGetList(n, o)
+			}
 			if len(m.waits) == 0 {
 				require.Equal(t, m.fits(o, m.sizesOf(n)...), ok)
 			}
@@ -320,6 +356,23 @@ func runModel(tb testing.TB, t *rapid.T, mode func(*Arena) *Arena) {
 			h.b.ReleasePosted()
 			m.outdated(h.b)
 		},
+		"SwitchTrace": func(*rapid.T) { a.SetTrace(!a.Tracing()) },
+		"Lasting":     func(*rapid.T) { a.Lasting(m.quota) },
+		"Idle": func(*rapid.T) {
+			time.Sleep(3 * time.Minute)
+			synctest.Wait()
+			owners, _ := m.live()
+			used := false
+			for s := range owners {
+				used = used || s>>a.rgnShift == 1
+			}
+			if r := &a.regions[1]; elastic && len(m.waits) == 0 && !used && !r.kept.Load() && a.freeChunks*modelChunk >= int(a.cfg.RegionSize) {
+				require.Equal(t, regionNone, r.state, "an idle region is given up")
+			}
+			if used {
+				require.Equal(t, regionLive, a.regions[1].state)
+			}
+		},
 		"Stale": func(*rapid.T) {
 			b := pick(t, m.stale)
 			for _, use := range []func(){func() { b.Release() }, func() { b.Retain() }, func() { b.Bytes() }, b.RetainPosted, b.ReleasePosted} {
@@ -367,7 +420,7 @@ func (m *model) finish(t *rapid.T) {
 		return
 	}
 	require.True(t, errors.As(err, &leak), "%v", err)
-	if m.a.tracer.Load() == nil {
+	if !m.a.cfg.Trace && m.a.tokens.Load() == 0 {
 		require.Len(t, leak.Holders, len(owners))
 	}
 	_, ok := m.a.TryGet(1, Control)

@@ -138,8 +138,9 @@ func messages() (*table, error) {
 func growth() (*table, error) {
 	t := &table{
 		title: "Growth and shrink under load",
-		note: "Microseconds for Get, a write to the first byte and Release of 64 KiB, one goroutine, while another takes 192 MiB and gives them back, again " +
-			"and again. Growing: from 64 MiB by regions of 16 MiB, each touched and pinned, and shrinking again. Fixed: 256 MiB from the start. Runs alternate.",
+		note: "Microseconds for Get, a write to the first byte and Release of 64 KiB, one goroutine, while another takes 192 buffers of 1 MiB, one each 2 ms or " +
+			"so, and gives them back, again and again. Growing: from 64 MiB by regions of 16 MiB at a low-water mark of 32 MiB, each touched and pinned, and " +
+			"shrinking again. Fixed: 256 MiB from the start. Runs alternate.",
 		head: []string{"arena", "run", "p50", "p99", "p99.9", "longest", "regions added", "given up", "slowest addition, us"},
 	}
 	for r := range *runs {
@@ -151,7 +152,7 @@ func growth() (*table, error) {
 			cfg := buffer.Config{Budget: 256 << 20, RegionSize: 16 << 20, Prefault: true, NoHugePages: true}
 			name := "fixed"
 			if growing {
-				cfg.Initial, cfg.ShrinkAfter, name = 64<<20, 20*time.Millisecond, "growing"
+				cfg.Initial, cfg.LowWater, cfg.ShrinkAfter, name = 64<<20, 32<<20, 20*time.Millisecond, "growing"
 			}
 			a, err := buffer.New(cfg)
 			if err != nil {
@@ -165,14 +166,21 @@ func growth() (*table, error) {
 			var wg sync.WaitGroup
 			wg.Go(func() {
 				for !stop.Load() {
-					if l, err := a.GetList(ctx, 192<<20, buffer.Anonymous); err == nil {
-						l.Release()
+					var bs []buffer.RDMABuffer
+					for len(bs) < 192 && !stop.Load() {
+						if b, err := a.Get(ctx, 1<<20, buffer.Anonymous); err == nil {
+							bs = append(bs, b)
+						}
+						time.Sleep(time.Millisecond)
+					}
+					for _, b := range bs {
+						b.Release()
 					}
 					time.Sleep(100 * time.Millisecond) // so that regions are idle
 				}
 			})
 			var ds []time.Duration
-			for begin := time.Now(); time.Since(begin) < 1500*time.Millisecond; {
+			for begin := time.Now(); time.Since(begin) < 2*time.Second; {
 				at := time.Now()
 				b, err := a.Get(ctx, 64<<10, buffer.Anonymous)
 				if err != nil {

@@ -16,7 +16,7 @@ cd /run/job || exit
 # (The conformance suite does that for its subtests itself.)
 suite() {
 	local type=$1 package=$2 name=${2//\//-} status=0 log limit=600s
-	[[ ${strict-1} = 1 ]] || limit=240s
+	[[ ${strict-1} = 1 ]] || limit=150s
 	log=/run/tmp/$name.log
 	(cd "$root/$package" && timeout 610 "/run/job/bin/$name.test" -test.v -test.short -test.timeout "$limit" \
 		${tests:+-test.run "$tests"} 2>&1) | tee "$log" || status=$?
@@ -36,7 +36,7 @@ smoke() { timeout 300 bin/verbs-ibverbs.test -test.v -test.short -test.timeout 2
 
 network_up
 for type in $devices; do
-	until=$((SECONDS + 450)) # where the run is not strict
+	until=$((SECONDS + 300)) # where the run is not strict
 	export ARGONAUT_RDMA_DEVICE=${type}0 ARGONAUT_RDMA_ADDR=$guest_addr ARGONAUT_RDMA_ADDR6=$guest_addr6
 	always step "$type/add" device_add "$type"
 	step "$type/rping" rping_pair

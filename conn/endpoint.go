@@ -126,6 +126,9 @@ func NewEndpoint(dev *verbs.Device, a *buffer.Arena, cfg Config) (*Endpoint, err
 // Device returns the device.
 func (e *Endpoint) Device() *verbs.Device { return e.dev }
 
+// Capacity is how many connections Config.RecvBuffers has room for.
+func (e *Endpoint) Capacity() int { return e.cfg.RecvBuffers / e.cfg.Credits }
+
 // Arena returns the arena.
 func (e *Endpoint) Arena() *buffer.Arena { return e.arena }
 

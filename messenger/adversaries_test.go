@@ -569,6 +569,32 @@ func TestAdversariesOnRDMA(t *testing.T) {
 	}
 }
 
+// Peers that connect and say nothing take half of a transport at most; who is
+// honest still gets in.
+func TestHalfOpenOnRDMA(t *testing.T) {
+	m := newMessenger(t, Config{Name: EntityName{OSD, 0}})
+	m.AddDispatcher(&handler{dispatch: echo})
+	require.NoError(t, m.Bind(soon(t), anyAddr(SchemeIWARP)))
+	half := m.endpoints[SchemeIWARP].Capacity() / 2
+	require.Greater(t, half, 2)
+	silent := []*rawRDMA{}
+	for range half - 1 {
+		silent = append(silent, dialRaw(t, m))
+	}
+	require.Eventually(t, func() bool { return m.Stats().HalfOpen == half-1 }, patience, time.Millisecond)
+	c, err := newMessenger(t, Config{}).ConnectTo(OSD, m.Addrs())
+	require.NoError(t, err)
+	require.NoError(t, c.Ready(soon(t)))
+	silent = append(silent, dialRaw(t, m))
+	require.Eventually(t, func() bool { return m.Stats().HalfOpen == half }, patience, time.Millisecond)
+	_, err = silent[0].Endpoint().Dial(soon(t), m.Addrs()[0].HostPort())
+	require.ErrorIs(t, err, conn.ErrRefused)
+	require.EqualValues(t, 1, m.Stats().HandshakesRefused)
+	silent[0].Close()
+	require.Eventually(t, func() bool { return m.Stats().HalfOpen == half-1 }, patience, time.Millisecond)
+	dialRaw(t, m)
+}
+
 // sealed is a frame with n bytes of data, changed on their way.
 func (r *rawRDMA) sealed(t *testing.T, h *handshake, n int64, change func([]byte)) conn.Message {
 	t.Helper()

@@ -83,7 +83,8 @@ type Config struct {
 	KeepaliveTimeout time.Duration
 	// MaxHalfOpen bounds the peers that are in the handshake at a time,
 	// MaxHalfOpenPerHost those of one IP address; more are refused. Default 256,
-	// and a quarter of it, at least 16.
+	// and a quarter of it, at least 16. On RDMA they take at most half of what the
+	// endpoint has receive buffers for.
 	MaxHalfOpen, MaxHalfOpenPerHost int
 
 	// DialStream and ListenStream replace net.Dialer and net.ListenConfig for

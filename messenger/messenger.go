@@ -350,7 +350,7 @@ func (m *Messenger) admitLink(l *link) bool {
 		return false
 	}
 	if l.incoming {
-		if err := m.halfOpen.take(m, l.remote); err != nil {
+		if err := m.halfOpen.take(m, l); err != nil {
 			m.n.handshakesRefused.Add(1)
 			m.log.Info("handshake refused", "peer", l.remote, "err", err)
 			return false
@@ -365,7 +365,7 @@ func (m *Messenger) opened(l *link, c *Connection, r *hsResult) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if l.incoming {
-		m.halfOpen.give(l.remote)
+		m.halfOpen.give(l)
 		return
 	}
 	if _, live := m.connections[c]; !live || r.resumed {
@@ -389,7 +389,7 @@ func (m *Messenger) forget(l *link) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.incoming && !l.isOpen {
-		m.halfOpen.give(l.remote)
+		m.halfOpen.give(l)
 	}
 }
 

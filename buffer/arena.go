@@ -26,6 +26,7 @@ type Arena struct {
 	scrub      bool
 	slots      []slot
 	regions    []region
+	lens       []atomic.Uint32 // of the buffers in slots, in checked builds
 	backing    string                 // of the first region
 	foreign    *RegCache              // not nil: an arena of the caller's memory
 	tracer     atomic.Pointer[tracer] // nil: no tracing
@@ -108,6 +109,9 @@ func NewContext(ctx context.Context, cfg Config) (*Arena, error) {
 		}
 	}
 	a.slots = make([]slot, cfg.Budget>>a.unitBits)
+	if invariants {
+		a.lens = make([]atomic.Uint32, len(a.slots))
+	}
 	a.cores.init(cfg.Classes, cfg.Budget/int64(16*numCores()))
 	a.owners.Store(&[]*owner{
 		{name: "anonymous", leases: make([]lease, a.cores.leases)},

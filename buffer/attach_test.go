@@ -300,7 +300,9 @@ func TestStuckDeregistration(t *testing.T) {
 	var leak *LeakError
 	require.ErrorAs(t, err, &leak)
 	require.ErrorContains(t, err, "the device is still deregistering: context canceled")
-	require.EqualValues(t, 1<<20, leak.Quarantined)
+	// Those that had just returned to a worker may not be counted as done yet.
+	require.GreaterOrEqual(t, leak.Quarantined, int64(1<<20))
+	require.LessOrEqual(t, leak.Quarantined, int64(inDevice<<20))
 	require.Equal(t, 40, s.Calls(verbstest.CallDeregister))
 	close(release)
 	require.NoError(t, a.Close(context.Background()))

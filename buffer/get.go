@@ -279,6 +279,9 @@ func (a *Arena) takeSlow(s uint32, n int, o Owner, m uint64) RDMABuffer {
 	if a.scrub && ownerOf(old) != o {
 		clear(a.slotMem(s))
 	}
+	if invariants {
+		a.setCanary(s, n)
+	}
 	if old != m {
 		st.meta.Store(m)
 	}

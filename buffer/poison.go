@@ -32,6 +32,33 @@ func (a *Arena) checkPoison(s uint32) {
 	}
 }
 
+// setCanary fills what a slot has behind the n bytes of its buffer.
+func (a *Arena) setCanary(s uint32, n int) {
+	a.lens[s].Store(uint32(n))
+	tail := a.slotMem(s)[n:]
+	for len(tail) > 0 {
+		tail = tail[copy(tail, poisonPage):]
+	}
+}
+
+// checkCanary panics if that has been written to: by a device whose request or
+// key reaches further than the buffer does, or through unsafe.
+func (a *Arena) checkCanary(s uint32) {
+	n := int(a.lens[s].Load())
+	tail := a.slotMem(s)[n:]
+	for off := 0; off < len(tail); off += Page {
+		part := tail[off:min(off+Page, len(tail))]
+		if bytes.Equal(part, poisonPage[:len(part)]) {
+			continue
+		}
+		for part[0] == poisonByte {
+			part, off = part[1:], off+1
+		}
+		panic(fmt.Sprintf("buffer: buffer %d of %d bytes, of owner %q, was written to at offset %d (0x%02x), behind its end: a request or a key that reaches further than the buffer",
+			s, n, a.nameOf(ownerOf(a.slots[s].meta.Load())), n+off, part[0]))
+	}
+}
+
 func (a *Arena) nameOf(o Owner) string {
 	if o == nobody {
 		return "nobody"

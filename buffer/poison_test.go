@@ -40,3 +40,24 @@ func TestPoisonPattern(t *testing.T) {
 		require.EqualValues(t, poisonByte, b)
 	}
 }
+
+// What is written behind the end of a buffer, but within its slot, is found.
+func TestCanary(t *testing.T) {
+	if !invariants {
+		t.Skip("needs the build tag invariants")
+	}
+	for _, scrub := range []bool{false, true} {
+		a := newArena(t, Config{Budget: 4 * Page, Classes: []int{4 * Page}, Reserve: -1, Scrub: scrub})
+		b := mustGet(t, a, 5000, a.Owner("culprit", 0))
+		view := b.Slice(10, 20)
+		slot := a.slotMem(b.num())
+		slot[2*Page+7] = 1
+		require.PanicsWithValue(t, fmt.Sprintf("buffer: buffer %d of 5000 bytes, of owner \"culprit\", was written to at offset %d (0x01), behind its end: "+
+			"a request or a key that reaches further than the buffer", b.num(), 2*Page+7), view.Release)
+		slot[2*Page+7] = poisonByte
+		b.Release()
+		b = mustGet(t, a, 4*Page, Anonymous) // nothing is behind this one
+		b.Bytes()[4*Page-1] = 1
+		b.Release()
+	}
+}

@@ -115,6 +115,7 @@ func (b RDMABuffer) unref(holder bool) {
 			tr.last(b)
 		}
 		if invariants && b.a.foreign == nil {
+			b.a.checkCanary(b.num())
 			poison(b.a.slotMem(b.num()))
 		}
 		if gen(w) == maxGen {

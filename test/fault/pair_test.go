@@ -85,7 +85,6 @@ type end struct {
 
 	posted map[uint64]bool // requests that have not come back
 	failed bool            // one has failed
-	closed bool
 }
 
 func (d device) newEnd(t testing.TB, narrow bool) *end {

@@ -41,7 +41,7 @@ func TestDeviceAutoOnADevice(t *testing.T) {
 	needDevice(t)
 	p := startNode(t, t.TempDir(), "--device", "auto", "--listen", env.ListenAddr(), "--arena", "64MiB")
 	require.True(t, strings.HasPrefix(p.addr, "rdma://"), p.addr)
-	require.Regexp(t, `device=`+regexp.QuoteMeta(env.Device())+` device_chosen="?`, p.log())
+	p.lineAfter(0, regexp.MustCompile(`msg=serving .* device=`+regexp.QuoteMeta(env.Device())+` device_chosen=`))
 	_, hostport, _ := strings.Cut(p.addr, "://")
 	ok(t, strings.NewReader("x"), "put", "--device", "auto", "--server", hostport, "k", "-")
 	require.Equal(t, "x", ok(t, nil, "get", "--device", "auto", "--server", hostport, "k", "-"))

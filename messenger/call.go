@@ -3,6 +3,8 @@ package messenger
 import (
 	"context"
 	"fmt"
+
+	"github.com/argonaut-rdma/argonaut/messenger/internal/session"
 )
 
 // call is a request that waits for its reply. Whoever takes it out of
@@ -16,7 +18,8 @@ func newCall() any { return &call{ch: make(chan *Message, 1)} }
 // handler's context at the peer, as cancelling does (peers of this project; a
 // Ceph daemon answers by TID alone). It takes m: on an error the reference is
 // still the caller's, but m may have been sent, or wait to be: release it, and
-// make another one to try again. Errors as Send, and ErrReset when the
+// make another one to try again. It waits through reconnects of a
+// lossless session. Errors as Send, and ErrReset when the session or the
 // connection ends before the reply.
 func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
 	pool := &c.m.callPool
@@ -61,6 +64,9 @@ func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
 	if r == nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		if c.session.State != session.Closed {
+			return nil, fmt.Errorf("call: %w: the peer has lost the session", ErrReset)
+		}
 		return nil, fmt.Errorf("call: %w", c.closedErr())
 	}
 	m.Release()

@@ -208,3 +208,18 @@ func TestSeveralTransports(t *testing.T) {
 	require.NoError(t, callOn(t, c, 4))
 	require.EqualValues(t, 1, plain.Nodes[2].Stats().FallbacksNoTransport)
 }
+
+// A call under way ends with the session that it belongs to, and says so.
+func TestCallsEndWithTheSession(t *testing.T) {
+	under(t, func(t *testing.T) {
+		d := newDuo(t, LosslessClient(), StatefulServer())
+		c := d.connect(t, 0)
+		d.rec[1].hook = func(_ context.Context, m *Message) { m.Conn.MarkDown() }
+		m := NewMessage(1)
+		_, err := c.Call(t.Context(), m)
+		require.ErrorIs(t, err, ErrReset)
+		m.Release()
+		settle(time.Second)
+		require.Equal(t, 1, d.rec[0].count("remote reset"))
+	})
+}

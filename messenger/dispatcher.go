@@ -6,9 +6,10 @@ import "context"
 // order in which they were added; the first that consumes a message ends it.
 //
 // Events of one connection come one at a time and in order, HandleConnect or
-// HandleAccept first and one of the reset callbacks last, all from the same
-// strand as Dispatch. Events of different connections are concurrent. The
-// exception is FastDispatch.
+// HandleAccept first and, where the session is lossy, HandleReset last, all from
+// the same strand as Dispatch. A lossless session has one of the first two each
+// time that it gets a transport, and HandleRemoteReset in between. Events of
+// different connections are concurrent. The exception is FastDispatch.
 type Dispatcher interface {
 	// Dispatch handles a message, and may block: then later messages of this
 	// connection wait, and one of Config.Workers is taken. true: consumed, the
@@ -22,15 +23,18 @@ type Dispatcher interface {
 	// transport, ahead of messages that still wait for Dispatch, and must not
 	// block. Results as Dispatch; false leaves m to Dispatch.
 	FastDispatch(m *Message) bool
-	// HandleConnect: a connection that we opened is ready.
+	// HandleConnect: a connection is ready, by a transport that we opened: the
+	// first one, or, where the session is lossless, a later one.
 	HandleConnect(c *Connection)
-	// HandleAccept: a connection that a peer opened is ready.
+	// HandleAccept: likewise, by a transport that the peer opened.
 	HandleAccept(c *Connection)
 	// HandleReset: a lossy connection ended, by a fault (c.Err says which). Not
 	// called after our own MarkDown.
 	HandleReset(c *Connection)
-	// HandleRemoteReset: the peer has lost the session; it goes on as a new one,
-	// without what was queued. Lossless policies only.
+	// HandleRemoteReset: the peer has lost the session, or dropped it; it goes on
+	// as a new one, without what was queued or not acknowledged, and calls under
+	// way have failed with ErrReset. What had been received before is dispatched
+	// before this. Lossless sessions only, where the policy has ResetCheck.
 	HandleRemoteReset(c *Connection)
 	// HandleRefused: nobody listens at the peer's address. The connection goes
 	// on trying unless it is marked down.

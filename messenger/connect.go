@@ -54,7 +54,7 @@ func (m *Messenger) connectTo(t EntityType, addrs AddrVec, anonymous bool) (*Con
 		if t == m.cfg.Name.Type && m.isOwn(addrs) {
 			return m.loop, nil
 		}
-		if c := m.known(t, usable); c != nil {
+		if c := m.known(t, usable); c != nil && c.State() != StateClosed {
 			return c, nil
 		}
 	}

@@ -139,7 +139,7 @@ func TestWrongInputIsRefusedAndTheServerGoesOn(t *testing.T) {
 			closedByPeer(t, c)
 		})
 	}
-	client := newMessenger(t, Config{})
+	client := newMessenger(t, Config{Auth: []Auth{AuthNone{}}})
 	c, err := client.ConnectTo(OSD, m.Addrs())
 	require.NoError(t, err)
 	r, err := c.Call(soon(t), NewMessage(1))
@@ -226,7 +226,7 @@ func TestSlowPeerHoldsNoMoreThanItAnnounced(t *testing.T) {
 
 func TestManyClientsComeAndGo(t *testing.T) {
 	m, _ := rawServer(t, Config{Workers: 1})
-	client := newMessenger(t, Config{Workers: 1}) // few, as the pools keep theirs
+	client := newMessenger(t, Config{Workers: 1, Auth: []Auth{AuthNone{}}}) // few, as the pools keep theirs
 	before := runtime.NumGoroutine()
 	for range 100 {
 		c, err := client.ConnectTo(OSD, m.Addrs())

@@ -4,11 +4,11 @@
 # listening is true once some connection identifier listens.
 listening() { [[ $(rdma resource show cm_id) == *'state LISTEN'* ]]; }
 
-# until_ COMMAND... waits for up to 20 s until a command succeeds.
+# until_ COMMAND... waits for up to 40 s until a command succeeds.
 until_() {
 	local tries=0
 	until "$@"; do
-		[[ $((tries += 1)) -le 200 ]] || return 1
+		[[ $((tries += 1)) -le 400 ]] || return 1
 		sleep 0.1
 	done
 }
@@ -100,6 +100,9 @@ no_device() {
 	timeout 100 bin/storage-node demo --device auto --size 2MiB
 }
 
+# filled DIR is true once there are some MiB in a directory.
+filled() { [[ $(du -sk "$1" | cut -f 1) -gt 4096 ]]; }
+
 # removed TYPE: the device goes while a node serves and a client puts. Client and node end with errors, in time, and the
 # kernel gets rid of the device.
 removed() {
@@ -111,7 +114,7 @@ removed() {
 	(while echo 0123456789abcdef0123456789abcdef; do :; done) 2>/dev/null |
 		timeout 60 bin/storage-node put --device "${1}0" --server "$guest_addr:7999" --timeout 10s k - >$log.client 2>&1 &
 	client=$!
-	sleep 3 # it is under way
+	until_ filled $log.data || { echo "nothing comes"; cat $log.client; return 1; }
 	rdma link delete "${1}0" &
 	deleting=$!
 	ended "$client" 40 || status=$?

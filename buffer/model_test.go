@@ -76,6 +76,7 @@ func (m *model) live() (owners map[uint32]Owner, posted map[uint32]bool) {
 // fits says whether the arena has to be able to give slots of these sizes to o
 // now: nobody waits.
 func (m *model) fits(o Owner, sizes ...int) bool {
+	synctest.Wait() // the keeper may be adding memory
 	owners, _ := m.live()
 	used := map[uint32]int{} // chunk: live slots
 	class := map[uint32]int{}

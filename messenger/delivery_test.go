@@ -174,6 +174,9 @@ type battle struct {
 	epoch atomic.Uint32
 }
 
+// silence is when a peer that is not heard is given up.
+const silence = 3 * time.Second
+
 // soldier is a node's dispatcher.
 type soldier struct {
 	BaseDispatcher
@@ -281,8 +284,10 @@ func deliver(t *testing.T, size deliverySize, w wire) {
 			cfg.Name = EntityName{Type: deliveryTypes[i], Num: int64(i)}
 			cfg.Nonce = uint32(i + 1)
 			cfg.BackoffMin, cfg.BackoffMax = 2*time.Millisecond, 150*time.Millisecond
-			cfg.ConnectTimeout = time.Second
-			cfg.KeepaliveInterval, cfg.KeepaliveTimeout = 100*time.Millisecond, 500*time.Millisecond
+			cfg.ConnectTimeout = 3 * time.Second
+			// On RDMA nothing is heard while a payload is fetched: the largest has
+			// to take less, on a busy machine, too.
+			cfg.KeepaliveInterval, cfg.KeepaliveTimeout = silence/8, silence
 			cfg.NoDataCRC = size.seed>>(40+i)&1 == 0
 			if w.addr != "" { // nothing between the nodes can be cut: the messenger does it
 				cfg.Inject = &Inject{Seed: size.seed + uint64(i), SocketFailures: max(20, int(size.cut/(2*(size.max/12))))}
@@ -386,7 +391,7 @@ func (b *battle) splits(network *messengertest.Network, peace <-chan struct{}) {
 		network.Split([]string{b.cl.Nodes[i].Host}, []string{b.cl.Nodes[j].Host})
 		select {
 		case <-peace:
-		case <-time.After(time.Duration(rnd.IntN(700)) * time.Millisecond):
+		case <-time.After(time.Duration(rnd.Int64N(int64(silence + silence/4)))): // some are noticed
 		}
 		network.Heal()
 	}

@@ -75,6 +75,7 @@ type rdmaState struct {
 	admitted      int64
 	admittedBytes int64
 	gone          bool
+	broken        bool // a frame could not be read: no more are
 }
 
 // connConfig is the part of an endpoint's configuration that is ours.
@@ -230,7 +231,16 @@ func (m *Messenger) onRDMAMessage(c *conn.Conn, msg conn.Message) {
 		}
 		return
 	}
+	if l.rdma.broken {
+		if msg.Payload != nil {
+			msg.Payload.Release()
+		}
+		return
+	}
 	if err := l.rdmaFrame(msg); err != nil {
+		// Whoever else ends the link may not have told the session yet: nothing
+		// behind a frame that is lost may be received.
+		l.rdma.broken = true
 		l.fail("read", frameError(err))
 	}
 }

@@ -46,7 +46,8 @@ func (s *Session) Fault(now time.Time, queued bool) Next {
 	switch {
 	case was == Closed:
 		return Next{Action: GoAway}
-	case was == Accepting && !s.Opened && !queued:
+	case was == Accepting && !s.Opened && !queued && s.Policy.Lossy:
+		// (A lossless one stays: the peer may have got our answer.)
 		s.State = Closed
 		return Next{Action: GoAway}
 	case s.Policy.Lossy && !attempting:

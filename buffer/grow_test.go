@@ -344,6 +344,7 @@ func TestProgress(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
+	cfg.Progress = nil // it may have begun
 	_, err := NewContext(ctx, cfg)
 	require.ErrorIs(t, err, context.Canceled)
 }

@@ -77,6 +77,9 @@ func New(cfg Config) (*Arena, error) { return NewContext(context.Background(), c
 // NewContext is New that ctx ends while memory is touched (Config.Prefault):
 // that takes a second or so for each few GiB.
 func NewContext(ctx context.Context, cfg Config) (*Arena, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err

@@ -26,7 +26,7 @@ type Arena struct {
 	scrub      bool
 	slots      []slot
 	regions    []region
-	lens       []atomic.Uint32 // of the buffers in slots, in checked builds
+	lens       []atomic.Uint32        // of the buffers in slots, in checked builds
 	backing    string                 // of the first region
 	foreign    *RegCache              // not nil: an arena of the caller's memory
 	tracer     atomic.Pointer[tracer] // nil: no tracing

@@ -30,7 +30,7 @@ type Config struct {
 	Credits int
 	// RecvBuffers bounds the receive buffers of all connections; connections
 	// that would exceed it are refused. Default: what three quarters of the
-	// arena hold; negative: no bound but the arena's.
+	// arena hold when the endpoint is made; negative: no bound but the arena's.
 	RecvBuffers int
 	// SendDepth is how many SENDs a connection may have under construction or
 	// on the queue pair: 8 to 4096. Default 64.
@@ -50,8 +50,8 @@ type Config struct {
 	// place. Default 1 KiB; negative: none.
 	CopyBreak int
 	// MaxMessage is the largest payload in bytes that is accepted; a peer that
-	// announces more is at fault. Default 64 MiB, or half of the arena if
-	// that is less.
+	// announces more is at fault. Default 64 MiB, or half of the arena's budget
+	// if that is less.
 	MaxMessage int64
 	// Rendezvous is how many rendezvous a connection has under way in one
 	// direction: 1 to 256. Default 8; negative: payload is only ever sent
@@ -112,8 +112,9 @@ const (
 	maxRendezvous            = 256
 )
 
-// resolve replaces defaults, and checks ranges. arena is how many bytes there are.
-func (c *Config) resolve(caps *verbs.Caps, arena int64) error {
+// resolve replaces defaults, and checks ranges. arena is how many bytes there
+// are, budget how many there may be.
+func (c *Config) resolve(caps *verbs.Caps, arena, budget int64) error {
 	procs := runtime.GOMAXPROCS(0)
 	def := func(v *int, d int) {
 		if *v == 0 {
@@ -138,7 +139,7 @@ func (c *Config) resolve(caps *verbs.Caps, arena int64) error {
 	// What is copied has to fit into the memory of one send buffer.
 	c.CopyBreak = min(max(c.CopyBreak, 0), txSize/2)
 	if c.MaxMessage == 0 {
-		c.MaxMessage = min(64<<20, arena/2)
+		c.MaxMessage = min(64<<20, budget/2)
 	}
 	def(&c.Rendezvous, 8)
 	c.Rendezvous = max(c.Rendezvous, 0)

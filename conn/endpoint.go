@@ -62,7 +62,7 @@ type Endpoint struct {
 // buffer.Arena.Attach, the device's.
 func NewEndpoint(dev *verbs.Device, a *buffer.Arena, cfg Config) (*Endpoint, error) {
 	caps := dev.Caps()
-	if err := cfg.resolve(&caps, a.Account().Total); err != nil {
+	if err := cfg.resolve(&caps, a.Account().Total, a.Stats().Budget); err != nil {
 		return nil, err
 	}
 	e := &Endpoint{

@@ -79,14 +79,13 @@ type party struct {
 	n    int
 	stop func(error) // with the first error
 
-	mu       sync.Mutex
-	conn     *messenger.Connection
-	met      chan struct{} // closed when conn is set
-	got      int
-	gotAll   chan struct{}
-	ended    chan struct{} // the other has got everything
-	isEnded  bool
-	restarts int
+	mu      sync.Mutex
+	conn    *messenger.Connection
+	met     chan struct{} // closed when conn is set
+	got     int
+	gotAll  chan struct{}
+	ended   chan struct{} // the other has got everything
+	isEnded bool
 }
 
 func (p *party) HandleAccept(c *messenger.Connection) {

@@ -85,6 +85,9 @@ func NewContext(ctx context.Context, cfg Config) (*Arena, error) {
 		return nil, err
 	}
 	sys := systemLimits()
+	if err := sys.holds(cfg); err != nil {
+		return nil, err
+	}
 	if err := sys.fits(cfg.Budget); err != nil {
 		if cfg.Prefault {
 			return nil, err

@@ -13,7 +13,9 @@ const Page = 4 << 10
 // Config is what an Arena is made of. The zero value is the default.
 type Config struct {
 	// Budget is the arena's size in bytes, rounded up to whole chunks (the
-	// largest class): it never maps more. Default 256 MiB.
+	// largest class): it never maps more. 24 bytes of the Go heap go with each
+	// slot of the smallest class in it: 1.5 GiB for 256 GiB of 4 KiB, however
+	// little is mapped. Default 256 MiB.
 	Budget int64
 	// Initial is how much of Budget New maps, in bytes, rounded up to whole
 	// regions. It stays mapped and registered until Close. The rest is added by

@@ -24,7 +24,8 @@
 // it), *borrows* (until it returns), or *returns a reference* that the caller
 // has to release.
 //
-// Any use of a buffer whose last reference has gone panics, always. With
+// Any use of a buffer whose last reference has gone panics, always (a List is
+// another matter: see there). With
 // Config.Trace also one of several holders releasing twice. With the build tag
 // invariants, freed memory is filled with a pattern and checked when the slot
 // is used again, which finds writes through slices kept from Bytes.

@@ -3,6 +3,7 @@ package buffer
 import (
 	"errors"
 	"fmt"
+	"unsafe"
 
 	"github.com/argonaut-rdma/argonaut/verbs"
 )
@@ -15,6 +16,7 @@ type limits struct {
 	pinned  uint64 // bytes pinned by kernel drivers (VmPin)
 	locked  uint64 // bytes locked by mlock (VmLck)
 
+	ram        uint64 // bytes of the machine; 0: not known
 	cgroup     uint64 // bytes that the cgroup may use; 0: no limit
 	cgroupUsed uint64
 	cgroupFile string
@@ -36,6 +38,9 @@ func Preflight(cfg Config, caps verbs.Caps) error {
 }
 
 func preflight(cfg Config, caps verbs.Caps, sys limits) error {
+	if err := sys.holds(cfg); err != nil {
+		return err
+	}
 	budget := uint64(cfg.Budget)
 	regions := (budget + uint64(cfg.RegionSize) - 1) / uint64(cfg.RegionSize)
 	if region := min(budget, uint64(cfg.RegionSize)); caps.MaxMRSize != 0 && region > caps.MaxMRSize {
@@ -73,6 +78,23 @@ func preflight(cfg Config, caps verbs.Caps, sys limits) error {
 		return memlockError(used+budget, used, sys.memlock, verbs.ErrMemlock)
 	}
 	return nil
+}
+
+// slotSize is the bytes of Go memory per slot of the smallest class.
+const slotSize = uint64(unsafe.Sizeof(slot{}))
+
+// holds says whether the table of the budget's slots, which is made at once,
+// leaves most of the machine's memory to what it is for.
+func (l *limits) holds(cfg Config) error {
+	table := uint64(cfg.Budget) / uint64(cfg.Classes[0]) * slotSize
+	if l.ram == 0 || table <= l.ram/4 {
+		return nil
+	}
+	return &LimitError{
+		Limit: "a quarter of the machine's memory", Need: table, Allowed: l.ram / 4, Unit: "bytes of Go memory for the table of slots", Err: verbs.ErrLimit,
+		Remedy: fmt.Sprintf("lower Config.Budget, or raise the smallest of Config.Classes: each slot of %d bytes that the budget may have takes %d",
+			cfg.Classes[0], slotSize),
+	}
 }
 
 // fits says whether budget bytes, all in use, are within the cgroup's limit.

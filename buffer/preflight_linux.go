@@ -18,6 +18,10 @@ func systemLimits() limits {
 		l = parseStatus(string(status))
 	}
 	l.cgroup, l.cgroupUsed, l.cgroupFile = cgroupMemory()
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) == nil {
+		l.ram = uint64(info.Totalram) * uint64(info.Unit)
+	}
 	if !known {
 		return l
 	}

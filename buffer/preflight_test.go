@@ -3,6 +3,7 @@ package buffer
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -83,4 +84,20 @@ func TestRegistrationErrors(t *testing.T) {
 	err = registrationError(cfg.Budget, cfg.Budget, verbs.Caps{Name: "x"}, broken)
 	require.ErrorIs(t, err, broken)
 	require.ErrorContains(t, err, "register 1048576 bytes, 1048576 in all, on x")
+}
+
+// A table of slots that the machine could not hold is refused, not made.
+func TestTableOfSlots(t *testing.T) {
+	var limit *LimitError
+	cfg := Config{Budget: 1 << 51, Initial: 1 << 20, NoHugePages: true, Classes: []int{1 << 20}}
+	_, err := New(cfg)
+	if runtime.GOOS == "linux" {
+		require.ErrorAs(t, err, &limit)
+		require.Contains(t, limit.Limit, "memory")
+		require.Equal(t, uint64(1<<31*24), limit.Need)
+	}
+	cfg, err = cfg.withDefaults()
+	require.NoError(t, err)
+	require.ErrorIs(t, preflight(cfg, verbs.Caps{}, limits{ram: 8 << 30}), verbs.ErrLimit)
+	require.NoError(t, (&limits{}).holds(cfg), "nothing is known")
 }

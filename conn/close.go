@@ -151,6 +151,7 @@ func (c *Conn) reap(graceful bool) {
 	for {
 		orphans, err := c.qp.Close()
 		c.e.stats.orphans.Add(uint64(len(orphans)))
+		c.l.orphaned(orphans)
 		if err == nil {
 			break
 		}

@@ -125,7 +125,7 @@ func (l *lane) supply(ctx context.Context, c *Conn) error {
 func (l *lane) leave(c *Conn, waiting int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.qp != nil {
+	if c.qp != nil && l.conns[c.qp.QPN()] == c {
 		delete(l.conns, c.qp.QPN())
 	}
 	if c.wants {
@@ -159,6 +159,22 @@ func (l *lane) drop(b buffer.RDMABuffer, c *Conn) {
 		return
 	}
 	if err := l.rq.add(b, creditor{}); err != nil {
+		l.failAll(err)
+	}
+}
+
+// orphaned posts again the shared receives that a QP had taken and whose
+// completions went with it.
+func (l *lane) orphaned(os []verbs.Orphan) {
+	if l.rq == nil {
+		return
+	}
+	for _, o := range os {
+		if o.Recv {
+			l.drop(l.rq.take(o.WRID), nil)
+		}
+	}
+	if err := l.rq.flush(); err != nil {
 		l.failAll(err)
 	}
 }

@@ -183,16 +183,17 @@ func (c *Conn) accept(m *Message, big buffer.RDMABuffer) (bool, error) {
 		return false, nil
 	}
 	var s *sendSlot
+	fresh := false
 	if c.joinable(m, payload, segs, big) {
 		s = c.tx.at(c.tx.built - 1)
 		c.stats.coalesced.Add(1)
 	} else {
-		s = c.newSlot()
+		s, fresh = c.newSlot(), true
 	}
 	switch {
 	case segs > 0:
 		if err := c.putRTS(s, m, payload); err != nil {
-			if s.messages == 0 {
+			if fresh {
 				c.tx.built--
 			}
 			return false, err
@@ -307,17 +308,17 @@ func (c *Conn) pump() {
 	r := &c.tx
 	for r.posted != r.built && c.credits > dataReserve {
 		n := 0
-		for ; n < postBatch && r.posted+uint32(n) != r.built && c.credits-n > dataReserve; n++ {
-			seq := r.posted + uint32(n)
-			r.wrs[n] = c.finish(r.at(seq), wrSend|uint64(seq), seq)
+		for ; n < postBatch && r.posted+uint64(n) != r.built && c.credits-n > dataReserve; n++ {
+			seq := r.posted + uint64(n)
+			r.wrs[n] = c.finish(r.at(seq), wrSend|seq&wrIndex, seq)
 		}
 		done, err := c.qp.PostSend(r.wrs[:n])
-		r.posted += uint32(done)
+		r.posted += uint64(done)
 		c.credits -= done
 		c.greet = c.greet && done == 0
 		c.stats.packetsSent.Add(uint64(done))
 		for i := range n - done {
-			if r.at(r.posted + uint32(i)).signaled {
+			if r.at(r.posted + uint64(i)).signaled {
 				r.signaled--
 			}
 		}
@@ -331,7 +332,7 @@ func (c *Conn) pump() {
 }
 
 // finish makes the work request of a slot that is about to be posted.
-func (c *Conn) finish(s *sendSlot, wrid uint64, seq uint32) verbs.SendWR {
+func (c *Conn) finish(s *sendSlot, wrid uint64, seq uint64) verbs.SendWR {
 	r := &c.tx
 	if c.fetched != c.told && !s.sealed && s.openTx && s.used+wire.RecordLen <= len(s.mem) && s.size+wire.RecordLen <= c.packetMax {
 		wire.Record{Type: wire.Done, Payload: c.fetched}.Put(s.grow(wire.RecordLen))
@@ -340,7 +341,7 @@ func (c *Conn) finish(s *sendSlot, wrid uint64, seq uint32) verbs.SendWR {
 	c.putHeader(s)
 	wr := verbs.SendWR{WRID: wrid, Opcode: verbs.OpSend, SGEs: s.sges}
 	r.unsignaled++
-	s.signaled = s.wait || r.unsignaled >= len(r.slots)/4 || seq+1 == r.retired+uint32(len(r.slots))
+	s.signaled = s.wait || r.unsignaled >= len(r.slots)/4 || seq+1 == r.retired+uint64(len(r.slots))
 	if s.signaled {
 		wr.Flags = verbs.SendSignaled
 		r.unsignaled = 0
@@ -371,10 +372,11 @@ func (c *Conn) postFailed(err error) {
 // c.mu.
 func (c *Conn) retire(seq uint32) bool {
 	r := &c.tx
-	if seq-r.retired >= r.posted-r.retired {
+	n := uint64(seq - uint32(r.retired))
+	if n >= r.posted-r.retired {
 		return false
 	}
-	for ; r.retired != seq+1; r.retired++ {
+	for end := r.retired + n + 1; r.retired != end; r.retired++ {
 		s := r.at(r.retired)
 		s.releasePayload()
 		if s.signaled {

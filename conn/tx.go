@@ -31,9 +31,9 @@ type sendSlot struct {
 type txRing struct {
 	chunks                 []buffer.RDMABuffer // what the slots are cut from, posted as long as the connection lives
 	slots                  []sendSlot
-	retired, posted, built uint32
-	unsignaled             int // posted since the last one that was signalled
-	signaled               int // posted with a completion to come
+	retired, posted, built uint64 // a WR has the low half
+	unsignaled             int    // posted since the last one that was signalled
+	signaled               int    // posted with a completion to come
 
 	control     [controlSlots]sendSlot
 	controlBusy [controlSlots]bool
@@ -41,7 +41,7 @@ type txRing struct {
 	wrs [postBatch]verbs.SendWR
 }
 
-func (r *txRing) at(seq uint32) *sendSlot { return &r.slots[seq%uint32(len(r.slots))] }
+func (r *txRing) at(seq uint64) *sendSlot { return &r.slots[seq%uint64(len(r.slots))] }
 func (r *txRing) free() int               { return len(r.slots) - int(r.built-r.retired) }
 
 // start makes s an empty packet. The header is encoded when it is posted.
@@ -100,7 +100,7 @@ func (s *sendSlot) notify(f func()) {
 // newTx cuts the send slots out of registered memory.
 func (c *Conn) newTx(ctx context.Context, depth int) error {
 	r := &c.tx
-	r.slots = make([]sendSlot, depth-controlSlots)
+	slots := make([]sendSlot, depth-controlSlots)
 	for i := range depth {
 		if i%(txChunk/txSize) == 0 {
 			b, err := c.e.arena.Get(ctx, min(txChunk, (depth-i)*txSize), c.e.sendOwner)
@@ -123,8 +123,12 @@ func (c *Conn) newTx(ctx context.Context, depth int) error {
 			continue
 		}
 		s.posted = make([]buffer.RDMABuffer, 0, c.maxSGE)
-		r.slots[i-controlSlots] = s
+		slots[i-controlSlots] = s
 	}
+	// OnAccept has handed the Conn out: somebody may be sending.
+	c.mu.Lock()
+	r.slots = slots
+	c.mu.Unlock()
 	return nil
 }
 

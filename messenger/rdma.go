@@ -250,6 +250,9 @@ func (l *link) handshakeRDMA(c *conn.Conn, msg conn.Message) error {
 		msg.Payload.Release()
 		return fmt.Errorf("%w: payload in the handshake", ErrProtocol)
 	}
+	if !l.incoming && l.transport() == nil { // attach comes behind hs.start
+		return fmt.Errorf("%w: the server speaks before the client", ErrProtocol)
+	}
 	l.touch(true)
 	out, err := l.hs.input(msg.Head)
 	for _, raw := range out {

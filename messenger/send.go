@@ -487,6 +487,9 @@ func (c *Connection) drain() {
 			if kept {
 				m = c.forgetSent(e.seq)
 			}
+			if c.waiting.n > 0 && c.room(0) {
+				c.wakeSender()
+			}
 			c.mu.Unlock()
 			if m != nil {
 				m.Release()
@@ -514,6 +517,8 @@ func (c *Connection) isFlushed() bool {
 		return true
 	case c.link == nil && !c.lossless():
 		return true
+	case c.session.State == session.Standby && (c.session.Policy.Server || !c.session.Dialable):
+		return true // the peer would have to come back: shutting down, it is not let in
 	}
 	return !c.draining && !c.unsent() && c.sent.n == 0
 }

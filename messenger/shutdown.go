@@ -20,7 +20,8 @@ const grace = time.Second
 // peers of lossless sessions have acknowledged it; closes every connection
 // (HandleReset is not called); shuts the transports down, and waits for all
 // goroutines. What is received meanwhile is dropped and not acknowledged. A
-// lossless session whose peer's address refuses connections is not waited for.
+// lossless session whose peer's address refuses connections, or who would have
+// to connect to us, is not waited for.
 // When ctx ends, the rest is done without waiting for peers or handlers, whose
 // contexts end. The error names the step that did not end in time.
 // Waiting Sends and Calls end with ErrClosed. It must not be called from a
@@ -70,9 +71,16 @@ func (m *Messenger) Shutdown(ctx context.Context) error {
 		c.mu.Unlock()
 	}
 
+	// The peers of lossless sessions would keep what they have sent for a
+	// session that does not come back.
+	for _, c := range connections {
+		c.acknowledge()
+	}
 	var err error
 	for _, c := range connections {
-		err = errors.Join(err, c.flush(ctx))
+		if e := c.flush(ctx); e != nil {
+			err = errors.Join(err, fmt.Errorf("%v: %w", c.peerName(), e))
+		}
 	}
 	step("flushed send queues", err)
 

@@ -172,6 +172,9 @@ func TestDoctor(t *testing.T) {
 	require.Equal(t, strings.Count(r.stdout, "PROBLEM"), strings.Count(r.stdout, "remedy: "), r.stdout)
 	require.Contains(t, r.stderr, "not usable")
 	require.Contains(t, fails(t, nil, "serve", "--data", t.TempDir(), "--listen", "127.0.0.1:0", "--device", "no-such-device"), "no-such-device")
+	r = exec1(nil, "doctor", "--addr", "192.0.2.1")
+	require.Equal(t, exitError, r.status, "no address of this machine")
+	require.Contains(t, r.stdout, "192.0.2.1 is no address of this machine")
 }
 
 // With auto a node takes the adapter in software where no device serves the address, and says why.

@@ -60,8 +60,7 @@ func (s *Session) Fault(now time.Time, queued bool) Next {
 	s.State = Connecting
 	if !attempting {
 		s.ConnectSeq++
-		s.backoff = 0
-		return Next{Action: GoConnect, At: now}
+		return Next{Action: GoConnect, At: now.Add(s.pause())}
 	}
 	switch {
 	case was == Wait:
@@ -72,6 +71,22 @@ func (s *Session) Fault(now time.Time, queued bool) Next {
 		s.backoff = min(2*s.backoff, s.BackoffMax)
 	}
 	return Next{Action: GoConnect, At: now.Add(s.backoff)}
+}
+
+// pause is how long to wait before the first attempt after an open transport has
+// failed: not at all, unless the two before it have failed without a message
+// getting through either. What kills each transport, such as a message that the
+// peer can not take, then costs little.
+func (s *Session) pause() time.Duration {
+	s.backoff = 0
+	if s.InSeq != s.openIn || s.Acked != s.openAcked {
+		s.fruitless = 0
+		return 0
+	}
+	if s.fruitless++; s.fruitless > 2 {
+		s.backoff = min(s.BackoffMin<<min(s.fruitless-3, 20), s.BackoffMax)
+	}
+	return s.backoff
 }
 
 // Wake is called when there is something to send, or the peer shall be heard

@@ -59,6 +59,10 @@ type Session struct {
 
 	Opened  bool // it was open once
 	backoff time.Duration
+	// openIn and openAcked are InSeq and Acked when it was opened last, fruitless
+	// how often in a row neither had moved when the transport failed.
+	openIn, openAcked uint64
+	fruitless         int
 	// asked is the cookie of an ident of ours that has not been answered when
 	// the peer's own was taken: the answer may have been lost, and the peer have
 	// that session.
@@ -152,4 +156,5 @@ func (s *Session) Close() { s.State = Closed }
 // open notes that a transport is the session's.
 func (s *Session) open() {
 	s.State, s.Opened, s.backoff = Open, true, 0
+	s.openIn, s.openAcked = s.InSeq, s.Acked
 }

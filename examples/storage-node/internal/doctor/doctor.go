@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
 	"strings"
 
@@ -137,14 +138,28 @@ func (r *Report) addresses() {
 			}
 		}
 	}
+	if r.cfg.Addr != "" && len(ips) == 1 && !ours(ips[0]) {
+		r.problem(true, ips[0].String()+" is no address of this machine", "give one that `ip address` lists; a node can not listen elsewhere")
+	}
 	for _, ip := range ips {
 		m, err := ibverbs.Find(r.devices, ip)
 		if err != nil {
-			r.addrs = append(r.addrs, fact{ip.String(), "no RDMA device: " + strings.TrimPrefix(err.Error(), "ibverbs: ")})
+			why := strings.TrimSuffix(strings.TrimPrefix(err.Error(), "ibverbs: "), ": "+os.ErrNotExist.Error())
+			r.addrs = append(r.addrs, fact{ip.String(), "no RDMA device: " + why})
 			continue
 		}
 		r.addrs = append(r.addrs, fact{ip.String(), m.Device + ": " + m.Why})
 	}
+}
+
+// ours reports whether a node could listen on ip.
+func ours(ip netip.Addr) bool {
+	l, err := net.Listen("tcp", netip.AddrPortFrom(ip, 0).String())
+	if err != nil {
+		return false
+	}
+	_ = l.Close() // nobody has connected
+	return true
 }
 
 // device opens the device that would be used and compares its limits with the arena.

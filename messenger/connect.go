@@ -42,13 +42,13 @@ func (m *Messenger) connectTo(t EntityType, addrs AddrVec, anonymous bool) (*Con
 	}
 	usable := m.usable(addrs)
 	if len(usable) == 0 {
-		return nil, fmt.Errorf("%w: no transport for any of %v", ErrInvalid, addrs)
+		return nil, fmt.Errorf("%w: no transport for any of %v: there is tcp, and what Config.Transports names", ErrInvalid, addrs)
 	}
 	p := m.policyFor(t, false)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closing.Load() {
-		return nil, ErrClosed
+		return nil, errShutDown
 	}
 	if !anonymous {
 		if t == m.cfg.Name.Type && m.isOwn(addrs) {

@@ -238,8 +238,11 @@ func (c *Connection) close(err error) {
 // closedErr is what calls return after the end. c.mu is held.
 func (c *Connection) closedErr() error {
 	// A fault may wrap ErrClosed too, of a transport closed by others.
-	if c.refuse || !errors.As(c.err, new(*FaultError)) {
-		return ErrClosed
+	switch {
+	case c.refuse:
+		return errShutDown
+	case !errors.As(c.err, new(*FaultError)):
+		return errMarkedDown
 	}
 	return fmt.Errorf("%w: %w", ErrReset, c.err)
 }

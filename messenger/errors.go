@@ -81,3 +81,9 @@ func (m *Messenger) countFailure(err error, inHandshake bool) {
 		m.n.handshakeTimeouts.Add(1)
 	}
 }
+
+// What ErrClosed is returned as.
+var (
+	errShutDown   = fmt.Errorf("messenger: it is shut down, or shutting down: %w", ErrClosed)
+	errMarkedDown = fmt.Errorf("messenger: the connection was marked down: %w", ErrClosed)
+)

@@ -69,7 +69,7 @@ func (m *Messenger) bind(ctx context.Context, addrs, avoid AddrVec) (err error) 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closing.Load() {
-		return ErrClosed
+		return errShutDown
 	}
 	listeners = slices.DeleteFunc(listeners, func(ln net.Listener) bool { return slices.Contains(unwanted, ln) })
 	m.asked = append(m.asked, addrs...)
@@ -96,7 +96,7 @@ func (m *Messenger) Rebind(ctx context.Context) error {
 	m.mu.Lock()
 	if m.closing.Load() {
 		m.mu.Unlock()
-		return ErrClosed
+		return errShutDown
 	}
 	listeners, asked, avoid := m.listeners, m.asked, m.bound
 	m.listeners, m.asked, m.bound, m.wire = nil, nil, nil, nil

@@ -36,7 +36,7 @@ func (c *Connection) TrySend(m *Message) (bool, error) {
 // enqueue sends or queues m, and waits for room until ctx ends.
 func (c *Connection) enqueue(ctx context.Context, m *Message, p purpose) (bool, error) {
 	if m.Type >= ReservedTypes {
-		return false, ErrInvalid
+		return false, fmt.Errorf("%w: type 0x%x: ReservedTypes and above are the messenger's own", ErrInvalid, m.Type)
 	}
 	if m.Data != nil && m.Data.Len() > math.MaxUint32 {
 		return false, ErrTooLarge

@@ -20,7 +20,7 @@ func systemLimits() limits {
 	l.cgroup, l.cgroupUsed, l.cgroupFile = cgroupMemory()
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) == nil {
-		l.ram = uint64(info.Totalram) * uint64(info.Unit)
+		l.ram = uint64(info.Totalram) * uint64(info.Unit) //nolint:unconvert // Totalram has 32 bits on some
 	}
 	if !known {
 		return l

@@ -585,6 +585,7 @@ func TestHalfOpenOnRDMA(t *testing.T) {
 	c, err := newMessenger(t, Config{}).ConnectTo(OSD, m.Addrs())
 	require.NoError(t, err)
 	require.NoError(t, c.Ready(soon(t)))
+	require.Eventually(t, func() bool { return m.Stats().HalfOpen == half-1 }, patience, time.Millisecond) // the server knows, too
 	silent = append(silent, dialRaw(t, m))
 	require.Eventually(t, func() bool { return m.Stats().HalfOpen == half }, patience, time.Millisecond)
 	_, err = silent[0].Endpoint().Dial(soon(t), m.Addrs()[0].HostPort())

@@ -1,4 +1,3 @@
-// Package inspect shows what a messenger does, as JSON over HTTP.
 package inspect
 
 import (

@@ -142,6 +142,11 @@ func messengerStream(size int, crc bool, d time.Duration) (r result, err error) 
 	if err != nil {
 		return r, err
 	}
+	return stream(ctx, client, c, &s, size, d)
+}
+
+// stream sends messages with payloads of size bytes to s over c for d.
+func stream(ctx context.Context, client *entity, c *messenger.Connection, s *sink, size int, d time.Duration) (r result, err error) {
 	lists := make([]*buffer.List, tcpDepth)
 	owner := client.arena.Owner("stream", 0)
 	for i := range lists {

@@ -18,7 +18,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/argonaut-rdma/argonaut/buffer"
 	"github.com/argonaut-rdma/argonaut/conn"
 	"github.com/argonaut-rdma/argonaut/messenger"
 	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
@@ -161,32 +160,7 @@ func modeStream(scheme string, mode messenger.Mode, size int, d time.Duration) (
 	if c.Mode() != mode {
 		return r, fmt.Errorf("the connection is in mode %v, not %v", c.Mode(), mode)
 	}
-	lists := make([]*buffer.List, tcpDepth)
-	owner := client.arena.Owner("stream", 0)
-	for i := range lists {
-		if lists[i], err = client.arena.GetList(ctx, int64(size), owner); err != nil {
-			return r, err
-		}
-		defer lists[i].Release()
-	}
-	sent := 0
-	for mt := newMeter(d); ; sent++ {
-		if !mt.next(sent) {
-			r.allocs = mt.perMessage(sent)
-			break
-		}
-		m := messenger.NewMessage(typeData)
-		m.Data = lists[sent%tcpDepth].Share()
-		if err := c.Send(ctx, m); err != nil {
-			m.Release()
-			return r, err
-		}
-	}
-	if err := call(ctx, c, typeLast, nil); err != nil {
-		return r, err
-	}
-	r.value = float64(s.bytes.Load()) / time.Duration(s.last.Load()-s.first.Load()).Seconds()
-	return r, nil
+	return stream(ctx, client, c, &s, size, d)
 }
 
 // selfSigned is a certificate for both ends, which is its own authority.

@@ -1,0 +1,2 @@
+// Package inspect shows what a messenger does, as JSON over HTTP.
+package inspect

@@ -230,7 +230,7 @@ func (e *Endpoint) hello(epoch uint32) wire.Hello {
 	}
 }
 
-// agree takes what the peer has said of itself.
+// agree takes what the peer has said of itself. With c.mu.
 func (c *Conn) agree(h wire.Hello) {
 	e := c.e
 	c.peer, c.epoch = h, h.Epoch

@@ -71,9 +71,10 @@ func (e *Endpoint) answer(r *verbs.ConnRequest) {
 	}
 	local := netAddr(r.LocalAddr())
 	c.local.Store(&local)
-	c.agree(h)
-	// An end that comes from now on is told once c.setUp is closed.
+	// The endpoint may have been shut down since join: then the poller looks at
+	// c already. An end that comes from now on is told once c.setUp is closed.
 	c.mu.Lock()
+	c.agree(h)
 	c.handed = true
 	c.mu.Unlock()
 	if e.cfg.OnAccept != nil && !e.cfg.OnAccept(c) {

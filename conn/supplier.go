@@ -2,7 +2,9 @@ package conn
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -92,7 +94,7 @@ func (s *supplier) serve(r request) {
 	var err error
 	switch {
 	case r.kind == askList:
-		l, err = s.e.arena.GetList(r.c.life, r.n, s.e.recvOwner)
+		l, err = s.list(r)
 	default:
 		b, err = s.e.arena.Get(r.c.life, int(r.n), s.e.recvOwner)
 	}
@@ -127,6 +129,48 @@ func (s *supplier) serve(r request) {
 	if err == nil && l == nil {
 		b.Release()
 	}
+}
+
+// list waits for a list of r.n bytes. Receive buffers stay posted for long and
+// can not move: where each chunk of the arena has one, no chunk becomes free
+// though most of the memory is. So it takes what there is, in pieces, when it
+// has waited for long.
+func (s *supplier) list(r request) (*buffer.List, error) {
+	for {
+		ctx, cancel := context.WithTimeout(r.c.life, longWait)
+		l, err := s.e.arena.GetList(ctx, r.n, s.e.recvOwner)
+		cancel()
+		if err == nil || r.c.life.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return l, err
+		}
+		if l, ok := s.pieces(r.n); ok {
+			return l, nil
+		}
+	}
+}
+
+// minPiece is the least of the pieces of a list: each costs a READ, or several
+// share one where the device scatters.
+const minPiece = 16 << 10
+
+// pieces gets n bytes in buffers as large as there are, all or none.
+func (s *supplier) pieces(n int64) (*buffer.List, bool) {
+	l := buffer.NewList()
+	for _, size := range slices.Backward(s.e.arena.Classes()) {
+		for n > 0 && size >= minPiece {
+			b, ok := s.e.arena.TryGet(int(min(n, int64(size))), s.e.recvOwner)
+			if !ok {
+				break
+			}
+			l.Append(b)
+			n -= int64(b.Len())
+		}
+	}
+	if n > 0 {
+		l.Release()
+		return nil, false
+	}
+	return l, true
 }
 
 // supplied takes what the supplier has brought.

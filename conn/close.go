@@ -148,6 +148,7 @@ func (c *Conn) reap(graceful bool) {
 	}
 	c.withdraw()
 	c.drain()
+	c.l.hide(c)
 	for {
 		orphans, err := c.qp.Close()
 		c.e.stats.orphans.Add(uint64(len(orphans)))

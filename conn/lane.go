@@ -120,14 +120,24 @@ func (l *lane) supply(ctx context.Context, c *Conn) error {
 	return c.rq.flush()
 }
 
+// hide makes completions of c's QP find nothing from here on. It waits for the
+// end of the poller's batch: the device may give the number to another QP once
+// this one is destroyed.
+func (l *lane) hide(c *Conn) {
+	l.p.turning.Lock()
+	defer l.p.turning.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conns[c.qp.QPN()] == c {
+		delete(l.conns, c.qp.QPN())
+	}
+}
+
 // leave ends c's part in the lane: its QP is gone. waiting is how many of its
 // buffers were given away and not yet replaced.
 func (l *lane) leave(c *Conn, waiting int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.qp != nil && l.conns[c.qp.QPN()] == c {
-		delete(l.conns, c.qp.QPN())
-	}
 	if c.wants {
 		l.want -= c.e.cfg.Credits
 		l.owned -= waiting

@@ -101,7 +101,11 @@ func (p *poller) poll(l *lane) int {
 	for i := range n {
 		p.completed(l, &p.wcs[i])
 	}
-	if err != nil && !errors.Is(err, verbs.ErrStale) {
+	switch {
+	case errors.Is(err, verbs.ErrStale): // the rest of the batch holds
+		p.e.stats.stale.Add(1)
+		p.e.log.Error("the device has completed what was not posted", "err", err)
+	case err != nil:
 		l.failAll(err)
 	}
 	if n > 0 {

@@ -404,7 +404,13 @@ func (c *Conn) repost(b buffer.RDMABuffer, control bool) {
 	c.p.touch(c)
 }
 
+// recvFailed ends the connection whose receives could not be posted: all that
+// share the queue, as those of others are in the same call.
 func (c *Conn) recvFailed(err error) {
+	if c.rq == c.l.rq {
+		c.l.failAll(err)
+		return
+	}
 	if isQPState(err) {
 		c.kick(mailGone)
 		return

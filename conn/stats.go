@@ -87,13 +87,14 @@ type Stats struct {
 	Upcalls      uint64 // times that the device did a sleeping poller's work
 	MemoryWaits  uint64 // times that a receive had to wait for arena memory
 	LateReceives uint64 // completions of connections that were gone
+	Stale        uint64 // completions of what was not posted: the device errs
 	Orphans      uint64 // requests given back by destroyed queues
 }
 
 // endpointCounters are the counters of Stats that are no connection's.
 type endpointCounters struct {
-	dialed, accepted, refused, sleeps, upcalls, memoryWaits, lateReceives, orphans atomic.Uint64
-	faults                                                                         [3]atomic.Uint64
+	dialed, accepted, refused, sleeps, upcalls, memoryWaits, lateReceives, stale, orphans atomic.Uint64
+	faults                                                                                [3]atomic.Uint64
 }
 
 // Stats returns the endpoint's counters.
@@ -107,6 +108,7 @@ func (e *Endpoint) Stats() Stats {
 		Upcalls:      e.stats.upcalls.Load(),
 		MemoryWaits:  e.stats.memoryWaits.Load(),
 		LateReceives: e.stats.lateReceives.Load(),
+		Stale:        e.stats.stale.Load(),
 		Orphans:      e.stats.orphans.Load(),
 	}
 	for i := range s.Faults {

@@ -72,3 +72,17 @@ func TestRevokedWhileItIsPulled(t *testing.T) {
 		}
 	})
 }
+
+// A pull asks for no more at a time than its own end accepts.
+func TestPullWithinMaxData(t *testing.T) {
+	p := newPair(t, SchemeTCP, Config{MaxData: 64 << 10}, Config{}, nil, nil)
+	sc := receiveOne(t, p.accepted, "accepted connection")
+	src, want := randomList(t, p.client.cfg.Arena, 300_000)
+	defer src.Release()
+	gs, err := p.c.Grant(soon(t), src, false)
+	require.NoError(t, err)
+	dst, _ := randomList(t, p.server.cfg.Arena, 300_000)
+	defer dst.Release()
+	require.NoError(t, sc.Pull(soon(t), dst, gs, 0))
+	require.Equal(t, want, bytesOf(dst))
+}

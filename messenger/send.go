@@ -48,6 +48,7 @@ func (c *Connection) enqueue(ctx context.Context, m *Message, p purpose) (bool, 
 		return c.deliverLocally(m, p)
 	}
 	e := entry{kind: entryMessage, m: m, size: m.size(), purpose: p}
+	woken := false
 	for {
 		c.mu.Lock()
 		if c.session.State == session.Closed || c.refused(p) {
@@ -63,6 +64,9 @@ func (c *Connection) enqueue(ctx context.Context, m *Message, p purpose) (bool, 
 		}
 		if l := c.link; l != nil {
 			if err := c.fits(l, m); err != nil {
+				if woken {
+					c.wakeSender() // the room is the next one's
+				}
 				c.mu.Unlock()
 				return false, err
 			}
@@ -106,6 +110,7 @@ func (c *Connection) enqueue(ctx context.Context, m *Message, p purpose) (bool, 
 		select {
 		case <-w.ch:
 			c.m.sendWaiters.Put(w)
+			woken = true
 		case <-ctx.Done():
 			c.forgetWaiter(w)
 			return false, c.withLast(ctx.Err())

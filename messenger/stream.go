@@ -31,7 +31,7 @@ type streamTransport struct {
 
 func (l *link) newStream(nc net.Conn) *streamTransport {
 	t := &streamTransport{nc: nc, s: conn.NewStream(nc), limits: l.m.limits}
-	t.streamBulk.init(l, false, pullChunk)
+	t.streamBulk.init(l, false, min(pullChunk, int64(l.m.limits.Data)))
 	return t
 }
 

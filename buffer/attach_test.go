@@ -40,6 +40,13 @@ func openPD(tb testing.TB, cfg iwarp.Config, script *verbstest.Script) *verbs.PD
 	return pd
 }
 
+// needVirtualTime skips a test in virtual time where the device is one of the
+// kernel: what waits for that is never known to be idle.
+func needVirtualTime(t *testing.T) {
+	t.Helper()
+	env.UserSpace(t, "there is no virtual time for it")
+}
+
 // end is one end of a connection.
 type end struct {
 	tb testing.TB

@@ -144,6 +144,7 @@ func TestDetachRacesWithGrants(t *testing.T) {
 func TestGrantTerms(t *testing.T) {
 	verbstest.NoLeaks(t)
 	x, y := connect(t)
+	needKeys(t, x)
 	ax, ay := x.attached(Config{Budget: 4 << 20}), y.attached(Config{Budget: 4 << 20})
 	b := mustGet(t, ax, 1000, Anonymous)
 	recv := mustGet(t, ax, 100, Anonymous)

@@ -112,6 +112,7 @@ func TestTryGetGrows(t *testing.T) {
 }
 
 func TestShrinkWhenIdle(t *testing.T) {
+	needVirtualTime(t)
 	verbstest.NoLeaks(t)
 	synctest.Test(t, func(t *testing.T) {
 		pd := openPD(t, iwarp.Config{}, &verbstest.Script{})
@@ -165,6 +166,7 @@ func TestShrinkWhenIdle(t *testing.T) {
 
 func TestGrantKeepsRegion(t *testing.T) {
 	x, _ := connect(t)
+	needKeys(t, x)
 	cfg := elastic()
 	cfg.ShrinkAfter = time.Millisecond
 	a := newArena(t, cfg)
@@ -218,6 +220,7 @@ func TestLastingOwnersStayOutOfElasticRegions(t *testing.T) {
 
 // Growth that fails at any step leaves nothing behind, and is tried again.
 func TestGrowthFails(t *testing.T) {
+	needVirtualTime(t)
 	verbstest.NoLeaks(t)
 	broken := errors.New("broken")
 	synctest.Test(t, func(t *testing.T) {
@@ -270,6 +273,7 @@ func TestGrowthFails(t *testing.T) {
 // A region that a device does not let go stays mapped, and is given up later or
 // used again.
 func TestShrinkFails(t *testing.T) {
+	needVirtualTime(t)
 	verbstest.NoLeaks(t)
 	broken := errors.New("broken")
 	for _, again := range []bool{false, true} {

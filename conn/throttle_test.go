@@ -245,6 +245,7 @@ func TestShutdownNamesTheParkedPeer(t *testing.T) {
 	theirs := cfg
 	theirs.Admit = func(*Conn, []byte, int64) bool { return false }
 	p := newPair(t, cfg, theirs)
+	needKeys(t, p.a.dev)
 	p.a.send(p.ab, "big", 300_000)
 	require.Eventually(t, func() bool { return p.ba.Stats().Parks == 1 }, wait, time.Millisecond)
 	require.Eventually(t, func() bool {
@@ -265,6 +266,7 @@ func TestLongWaitForMemoryIsLogged(t *testing.T) {
 	log := new(logBuffer)
 	theirs := nodeConfig{budget: 4 << 20, Config: Config{EagerMax: -1, MaxMessage: 1 << 20, Logger: slog.New(slog.NewTextHandler(log, nil))}}
 	p := newPair(t, nodeConfig{Config: Config{EagerMax: -1}}, theirs)
+	needKeys(t, p.a.dev)
 	var taken []buffer.RDMABuffer
 	owner := p.b.a.Owner("hog", 0)
 	for {

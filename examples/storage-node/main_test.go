@@ -40,8 +40,13 @@ var adapter = func() string {
 	return "iwarp"
 }()
 
-// devices that the tests run over.
-var devices = []string{adapter, "tcp"}
+// devices that the tests run over. (What they do over TCP is no different for the RDMA device.)
+var devices = func() []string {
+	if env.Device() != "" {
+		return []string{adapter}
+	}
+	return []string{adapter, "tcp"}
+}()
 
 // patience is how long a test waits for another process to do what it certainly does.
 const patience = 30 * time.Second

@@ -57,6 +57,8 @@ type Conn struct {
 	used        atomic.Int32          // receives that the peer has filled and not got back
 	first       *time.Timer           // acceptor: until the dialer's first packet
 	stats       connCounters
+	moved       atomic.Uint64 // see Progress
+	isParked    atomic.Bool
 
 	mu        sync.Mutex // the send lock
 	handed    bool       // Dial or OnAccept has handed the Conn out: OnFault is due

@@ -146,6 +146,7 @@ func (c *Conn) nextRequest(o *op) []verbs.SendWR {
 
 // opCompleted: one request of op i is over. It runs on the poller.
 func (c *Conn) opCompleted(i uint32) {
+	c.moved.Add(1)
 	c.mu.Lock()
 	o := c.ops.all[i]
 	c.ops.posted--

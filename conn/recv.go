@@ -420,6 +420,7 @@ func (c *Conn) recvFailed(err error) {
 
 // parked takes note that the gate has closed.
 func (c *Conn) parked() {
+	c.isParked.Store(true)
 	c.stats.parks.Add(1)
 	c.tellParked(true)
 }
@@ -432,9 +433,17 @@ func (c *Conn) reopen() {
 	c.rx.gate = gateOpen
 	c.parse()
 	if c.rx.gate == gateOpen {
+		c.isParked.Store(false)
 		c.tellParked(false)
 	}
 }
+
+// Progress is for who watches the peer for silence, as frames can be long in
+// coming in order: behind a payload that is being fetched, or while it is we who
+// do not take them. moved counts the requests for the peer's memory that have
+// completed (64 MiB of a payload each, at most); parked is true while messages
+// of the peer wait for Admit or for arena memory. Any goroutine may call it.
+func (c *Conn) Progress() (moved uint64, parked bool) { return c.moved.Load(), c.isParked.Load() }
 
 // tellParked lets the peer know that its rendezvous wait for us, or go on: their
 // timeout stands still meanwhile.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/argonaut-rdma/argonaut/buffer"
@@ -23,6 +24,8 @@ type Stream struct {
 
 	close    sync.Once
 	closeErr error
+
+	received atomic.Uint64 // bytes
 
 	// The reader's.
 	ahead      [readAhead]byte
@@ -43,10 +46,11 @@ func (s *Stream) ReadFull(p []byte) error {
 	n := s.take(p)
 	for n < len(p) {
 		if len(p)-n >= readAhead {
-			m, err := io.ReadFull(s.c, p[n:])
+			m, err := s.fill(p[n:])
 			return partial(n+m, err)
 		}
 		m, err := s.c.Read(s.ahead[:])
+		s.received.Add(uint64(m))
 		s.head, s.tail = 0, m
 		k := s.take(p[n:])
 		n += k
@@ -56,6 +60,24 @@ func (s *Stream) ReadFull(p []byte) error {
 	}
 	return nil
 }
+
+// fill is io.ReadFull that counts as it goes.
+func (s *Stream) fill(p []byte) (n int, err error) {
+	for n < len(p) && err == nil {
+		var m int
+		m, err = s.c.Read(p[n:])
+		n += m
+		s.received.Add(uint64(m))
+	}
+	if n == len(p) {
+		return n, nil
+	}
+	return n, partial(n, err)
+}
+
+// Received is how many bytes have come in: whoever watches for silence sees by
+// it that a long read goes on. Any goroutine may call it.
+func (s *Stream) Received() uint64 { return s.received.Load() }
 
 // take moves bytes read ahead to p.
 func (s *Stream) take(p []byte) int {
@@ -81,7 +103,7 @@ func (s *Stream) ReadList(l *buffer.List) error {
 		m := s.take(p)
 		n += m
 		if m < len(p) {
-			k, err := io.ReadFull(s.c, p[m:])
+			k, err := s.fill(p[m:])
 			n += k
 			if err != nil {
 				return partial(n, err)

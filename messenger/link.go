@@ -41,6 +41,9 @@ type transport interface {
 	flush() error
 	// fits says whether a frame may have so many bytes of head and of data.
 	fits(head int, data int64) error
+	// progress is a number that changes as data comes in, between frames too,
+	// and whether it is we who do not take what has come.
+	progress() (uint64, bool)
 	// close ends the transport at once. It does not block, and is idempotent.
 	close()
 	// goodbye ends it after what was sent has left, as far as the transport
@@ -89,7 +92,9 @@ type link struct {
 	// nanoseconds; 0: none does.
 	sending atomic.Int64
 
-	asked time.Time // the ticker's: when it sent the last keepalive
+	// The ticker's: when it sent the last keepalive, and how far data had come.
+	asked time.Time
+	moved uint64
 
 	// The reader's: the goroutine of a stream, the poller of a queue pair.
 	hs    *handshake

@@ -24,6 +24,8 @@ type rdmaTransport struct {
 	bulk streamBulk      // in secure mode, and where the device has no keys of its own
 }
 
+func (t *rdmaTransport) progress() (uint64, bool) { return t.c.Progress() }
+
 func (t *rdmaTransport) try(f outFrame) (bool, error) {
 	if sh := t.l.shield; sh != nil {
 		return t.trySealed(sh, f)

@@ -29,6 +29,8 @@ type streamTransport struct {
 	out []byte // prepared, not yet written
 }
 
+func (t *streamTransport) progress() (uint64, bool) { return t.s.Received(), false }
+
 func (l *link) newStream(nc net.Conn) *streamTransport {
 	t := &streamTransport{nc: nc, s: conn.NewStream(nc), limits: l.m.limits}
 	t.streamBulk.init(l, false, min(pullChunk, int64(l.m.limits.Data)))

@@ -51,12 +51,29 @@ func (l *link) stalled(now time.Time) bool {
 	return limit > 0 && since != 0 && l.holding.Load() && now.Sub(time.Unix(0, since)) > limit
 }
 
+// lookForProgress counts as signs of life what comes in within a long frame, and
+// that it is we who do not listen.
+func (l *link) lookForProgress() {
+	l.mu.Lock()
+	t := l.t
+	l.mu.Unlock()
+	if t == nil {
+		return
+	}
+	moved, parked := t.progress()
+	if parked || moved != l.moved {
+		l.touch(parked)
+	}
+	l.moved = moved
+}
+
 func (l *link) tick(now time.Time) {
 	cfg := &l.m.cfg
 	if l.stalled(now) {
 		l.fail("send", fmt.Errorf("%w: the peer has not taken a frame for %v, and sends", ErrTimeout, cfg.KeepaliveTimeout))
 		return
 	}
+	l.lookForProgress()
 	l.mu.Lock()
 	t := session.Times{
 		Made: l.since, Received: time.Unix(0, l.lastReceived.Load()), Used: time.Unix(0, l.lastUsed.Load()),

@@ -234,6 +234,12 @@ func (l *link) receiveOwn(m *Message) {
 	case m.Type == typeCancel:
 		l.owner.Load().cancelServing(m.TID)
 		m.Release()
+	case m.Type == typeRefused && l.own&featureRefusals != 0:
+		ok := l.owner.Load().callRefused(m)
+		m.Release()
+		if !ok {
+			l.fail("read", fmt.Errorf("%w: malformed refusal of a call", ErrProtocol))
+		}
 	case m.Type == typePull && b != nil:
 		b.servePull(m)
 	case m.Type == typePulled && b != nil:

@@ -3,15 +3,23 @@ package messenger
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/argonaut-rdma/argonaut/messenger/internal/session"
 )
 
 // call is a request that waits for its reply. Whoever takes it out of
-// Connection.calls sends exactly one value: the reply, or nil for none.
-type call struct{ ch chan *Message }
+// Connection.calls sends exactly one value.
+type call struct{ ch chan answer }
 
-func newCall() any { return &call{ch: make(chan *Message, 1)} }
+// answer is the reply to a call, or why there is none; neither where the session
+// or the connection has ended.
+type answer struct {
+	m   *Message
+	err error
+}
+
+func newCall() any { return &call{ch: make(chan answer, 1)} }
 
 // Call sends m with a new TID and waits for the message that replies to it,
 // whose reference it returns. ctx's deadline travels with m and ends the
@@ -19,8 +27,11 @@ func newCall() any { return &call{ch: make(chan *Message, 1)} }
 // Ceph daemon answers by TID alone). It takes m: on an error the reference is
 // still the caller's, but m may have been sent, or wait to be: release it, and
 // make another one to try again. It waits through reconnects of a
-// lossless session. Errors as Send, and ErrReset when the session or the
-// connection ends before the reply.
+// lossless session. Errors as Send; ErrReset when the session or the connection
+// ends before the reply; and a *RemoteError (ErrRemote) as soon as the peer, of
+// this project, knows that there will be none: nobody handles the message, its
+// handler has panicked, refused it, or released it without an answer, or the
+// peer is draining.
 func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
 	pool := &c.m.callPool
 	k := pool.Get().(*call)
@@ -49,7 +60,7 @@ func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
 		pool.Put(k)
 		return nil, err
 	}
-	var r *Message
+	var r answer
 	select {
 	case r = <-k.ch:
 	case <-ctx.Done():
@@ -61,7 +72,10 @@ func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
 		r = <-k.ch
 	}
 	pool.Put(k)
-	if r == nil {
+	if r.err != nil {
+		return nil, r.err
+	}
+	if r.m == nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.session.State != session.Closed {
@@ -70,7 +84,7 @@ func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
 		return nil, fmt.Errorf("call: %w", c.closedErr())
 	}
 	m.Release()
-	return r, nil
+	return r.m, nil
 }
 
 // forgetCall takes a call out. false: its value has been sent, or will be at
@@ -98,7 +112,7 @@ func (c *Connection) replied(m *Message) bool {
 	delete(c.calls, m.TID)
 	c.mu.Unlock()
 	if ok {
-		k.ch <- m
+		k.ch <- answer{m: m}
 	}
 	return ok
 }
@@ -111,7 +125,12 @@ const (
 	typePulled
 	typePush
 	typePushed
+	typeRefused // the call with this tid will not be answered
 )
+
+// bound reports whether a message of our own makes sense on the present
+// transport only.
+func bound(t uint16) bool { return t >= typePull && t <= typePushed }
 
 // sendOwn queues a message of our own without front, if the peer knows it.
 func (c *Connection) sendOwn(t uint16, tid uint64) {
@@ -134,14 +153,16 @@ func (c *Connection) queueOwn(m *Message) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.link == nil {
+	switch {
+	case c.session.State == session.Closed,
+		c.link == nil && (m.Type != typeRefused || !c.lossless()): // a refusal goes with the session, as the call did
 		return c.closedErr()
-	}
-	if c.link.own == 0 {
+	case c.link != nil && c.link.own == 0:
 		return ErrNotSupported
 	}
 	m.Priority = PriorityHigh
-	c.queue.push(entry{kind: entryMessage, m: m, size: m.size(), bound: m.Type != typeCancel})
+	c.queue.push(entry{kind: entryMessage, m: m, size: m.size(), bound: bound(m.Type), since: time.Now()})
+	c.leaveStandby()
 	c.kick()
 	return nil
 }

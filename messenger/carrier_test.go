@@ -3,6 +3,7 @@ package messenger
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -167,6 +168,9 @@ func TestWrongIncarnationRefuses(t *testing.T) {
 		require.Eventually(t, func() bool { return server.Stats().HandshakesFailed > 0 }, patience, time.Millisecond)
 		require.NotEqual(t, StateOpen, c.State())
 		require.Zero(t, server.Stats().ConnectionsCreated)
+		require.NotZero(t, server.Stats().WrongPeers)
+		require.Eventually(t, func() bool { return errors.Is(c.Err(), ErrWrongPeer) }, patience, time.Millisecond, "the dialer is told")
+		require.ErrorContains(t, c.Err(), "here is osd.1 at")
 	})
 }
 
@@ -296,7 +300,8 @@ func TestHandlerPanicEndsItsConnectionOnly(t *testing.T) {
 		require.NoError(t, err)
 		m := NewMessage(66)
 		_, err = p.c.Call(soon(t), m)
-		require.ErrorIs(t, err, ErrReset)
+		require.ErrorIs(t, err, ErrRemote)
+		require.ErrorIs(t, err, ErrHandlerPanic, "the caller is told before the connection ends")
 		m.Release()
 		sc := receiveOne(t, p.resets, "HandleReset")
 		require.ErrorIs(t, sc.Err(), ErrHandlerPanic)

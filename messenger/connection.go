@@ -230,7 +230,7 @@ func (c *Connection) close(err error) {
 	}
 	releaseAll(dropped)
 	for _, k := range calls {
-		k.ch <- nil
+		k.ch <- answer{}
 	}
 	c.m.closed(c)
 }

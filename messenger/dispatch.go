@@ -1,6 +1,7 @@
 package messenger
 
 import (
+	"context"
 	"fmt"
 	"runtime/debug"
 	"time"
@@ -64,7 +65,7 @@ func (l *link) receive(h *msgr2.Header, m *Message) {
 		l.receiveOwn(m)
 		return
 	}
-	c.dispatch(m, l.own != 0)
+	c.dispatch(m, l.own != 0, l.own&featureRefusals != 0)
 }
 
 // receiveLast is receive while shutting down: replies to calls under way still
@@ -127,8 +128,8 @@ func (c *Connection) acknowledge() {
 }
 
 // dispatch hands m to the call that it answers, to a fast dispatcher, or to the
-// strand. flagged: the peer marks replies.
-func (c *Connection) dispatch(m *Message, flagged bool) {
+// strand. flagged: the peer marks replies; told: it knows refusals.
+func (c *Connection) dispatch(m *Message, flagged, told bool) {
 	isReply := m.flags&flagReply != 0 || (!flagged && m.TID != 0)
 	if isReply && c.replied(m) {
 		return
@@ -137,7 +138,17 @@ func (c *Connection) dispatch(m *Message, flagged bool) {
 		m.Release()
 		return
 	}
-	if c.fastDispatch(m) {
+	var d *debt
+	if m.flags&flagCall != 0 && told {
+		d = m.owe()
+		if c.m.draining.Load() {
+			m.refuse(ReasonDraining, 0, "")
+			m.Release()
+			d.returned(false)
+			return
+		}
+	}
+	if c.fastDispatch(m, d) {
 		c.m.n.fast.Add(1)
 		return
 	}
@@ -148,11 +159,14 @@ func (c *Connection) dispatch(m *Message, flagged bool) {
 }
 
 // fastDispatch asks the dispatchers in order. A panic ends the connection.
-func (c *Connection) fastDispatch(m *Message) (consumed bool) {
+func (c *Connection) fastDispatch(m *Message, owed *debt) (consumed bool) {
 	defer func() {
 		if r := recover(); r != nil {
-			c.panicked(r)
+			owed.returned(true)
+			c.panicked(r, owed != nil)
 			consumed = true
+		} else if consumed {
+			owed.returned(false)
 		}
 	}()
 	for _, d := range c.m.dispatchers() {
@@ -165,10 +179,23 @@ func (c *Connection) fastDispatch(m *Message) (consumed bool) {
 
 // handle runs one event of the connection, on its strand.
 func (c *Connection) handle(e event) {
+	var k servedCall
+	if e.m != nil && e.m.flags&flagCall != 0 {
+		k = servedCall{tid: e.m.TID, owed: e.m.debt, cancel: e.m.cancel}
+	}
 	defer func() {
-		if r := recover(); r != nil {
-			c.panicked(r)
+		r := recover()
+		k.owed.returned(r != nil)
+		if r == nil {
+			return
 		}
+		if k.cancel != nil { // a message that was leaked would hold up Shutdown
+			k.cancel()
+			c.mu.Lock()
+			delete(c.serving, k.tid)
+			c.mu.Unlock()
+		}
+		c.panicked(r, k.owed != nil)
 	}()
 	c.mu.Lock()
 	down := c.down
@@ -228,6 +255,7 @@ func (c *Connection) handleMessage(chain []Dispatcher, m *Message) {
 	c.m.n.unhandled.Add(1)
 	c.m.log.Debug("no dispatcher for a message", "peer", c.peerName(), "type", m.Type)
 	c.m.inject.unexpected("unhandled message", c)
+	m.refuse(ReasonUnhandled, 0, "")
 	m.Release()
 }
 
@@ -237,13 +265,26 @@ func (c *Connection) peerName() EntityName {
 	return c.peer
 }
 
+// servedCall is what is known of a call that a handler has, whose message may be
+// gone when it panics.
+type servedCall struct {
+	tid    uint64
+	owed   *debt
+	cancel context.CancelFunc // nil: not served
+}
+
 // panicked reports a panic of a handler and ends the connection. What the
 // handler owned it has released in its deferred calls, or not at all: nobody
-// else can know.
-func (c *Connection) panicked(r any) {
+// else can know. answer: it was a call's, and
+// its answer, or that there will be none, is to reach the caller.
+func (c *Connection) panicked(r any, answer bool) {
 	c.m.n.panics.Add(1)
 	c.m.log.Error("handler panicked", "peer", c.peerName(), "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
 	err := fmt.Errorf("%w: %v", ErrHandlerPanic, r)
+	if answer {
+		c.failAfterFlush("dispatch", err)
+		return
+	}
 	c.mu.Lock()
 	l := c.link
 	c.mu.Unlock()
@@ -268,9 +309,13 @@ func (c *Connection) deliverLocally(m *Message, p purpose) (bool, error) {
 		m.Conn.served(m)
 		m.ctx, m.cancel = nil, nil
 	}
+	if m.debt != nil {
+		m.debt.abandon()
+		m.debt = nil
+	}
 	m.Conn, m.Seq, m.flags, m.deadline = c, seq, p.flags, p.deadline
 	c.m.n.sent.Add(1)
 	c.m.n.received.Add(1)
-	c.dispatch(m, true)
+	c.dispatch(m, true, true)
 	return true, nil
 }

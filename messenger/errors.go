@@ -27,6 +27,15 @@ var (
 	ErrForged = msgr2.ErrForged
 	// ErrFeatures: one side requires features that the other lacks.
 	ErrFeatures = errors.New("messenger: missing features")
+	// ErrWrongPeer: who is at the address is not whom the dialer means: another
+	// entity, or another incarnation of it. The text says who was expected and
+	// who is there.
+	ErrWrongPeer = errors.New("messenger: wrong peer")
+	// ErrDraining: the peer takes no new sessions and calls, see Messenger.Drain.
+	ErrDraining = errors.New("messenger: draining")
+	// ErrRemote: the peer has had the call, and will not answer it: a
+	// *RemoteError says why.
+	ErrRemote = errors.New("messenger: the call was not answered")
 	// ErrTimeout: the peer did not do in time what the protocol asks of it.
 	ErrTimeout = errors.New("messenger: timed out")
 	// ErrReset: the session is over, because its transport failed and the
@@ -75,6 +84,8 @@ func (m *Messenger) countFailure(err error, inHandshake bool) {
 		m.n.forgedRecords.Add(1)
 	case errors.Is(err, ErrAuth):
 		m.n.authFailures.Add(1)
+	case errors.Is(err, ErrWrongPeer):
+		m.n.wrongPeers.Add(1)
 	case errors.Is(err, ErrProtocol):
 		m.n.protocolErrors.Add(1)
 	case inHandshake && errors.Is(err, ErrTimeout):

@@ -14,13 +14,36 @@ import (
 // Unknown kinds are skipped.
 const (
 	extDeadline = 1 // le64 nanoseconds that the caller still waits
+	extTrace    = 2 // trace id 16, span id 8, flags 1
 
 	// extensionMax is the largest extension that is sent, bytes.
-	extensionMax = 10
+	extensionMax = 10 + 2 + traceLen
+	traceLen     = 25
 )
 
+// TraceContext says which trace a message belongs to, as W3C's trace context
+// does. The zero value is none. It travels with messages to peers of this
+// project; the messenger itself does nothing with it.
+type TraceContext struct {
+	TraceID [16]byte
+	SpanID  [8]byte
+	Flags   byte // bit 0: sampled
+}
+
+// IsZero reports whether there is none.
+func (t *TraceContext) IsZero() bool { return t.TraceID == [16]byte{} }
+
+// extended reports whether a message has an extension.
+func (p *purpose) extended(t *TraceContext) bool { return !p.deadline.IsZero() || !t.IsZero() }
+
 // appendExtension appends the extension, which may be empty, as of now.
-func (p *purpose) appendExtension(dst []byte, now time.Time) []byte {
+func (p *purpose) appendExtension(dst []byte, t *TraceContext, now time.Time) []byte {
+	if !t.IsZero() {
+		dst = append(dst, extTrace, traceLen)
+		dst = append(dst, t.TraceID[:]...)
+		dst = append(dst, t.SpanID[:]...)
+		dst = append(dst, t.Flags)
+	}
 	if !p.deadline.IsZero() {
 		dst = append(dst, extDeadline, 8)
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(max(0, p.deadline.Sub(now))))
@@ -39,12 +62,20 @@ func (m *Message) decodeExtension(p []byte) error {
 		}
 		kind, value := p[0], p[2:2+int(p[1])]
 		p = p[2+len(value):]
-		if kind == extDeadline {
+		switch kind {
+		case extDeadline:
 			if len(value) != 8 {
 				return fmt.Errorf("%w: deadline of %d bytes", ErrProtocol, len(value))
 			}
 			wait := min(binary.LittleEndian.Uint64(value), uint64(maxWait))
 			m.deadline = time.Now().Add(time.Duration(wait))
+		case extTrace:
+			if len(value) != traceLen {
+				return fmt.Errorf("%w: trace context of %d bytes", ErrProtocol, len(value))
+			}
+			copy(m.Trace.TraceID[:], value)
+			copy(m.Trace.SpanID[:], value[16:])
+			m.Trace.Flags = value[24]
 		}
 	}
 	return nil

@@ -20,8 +20,14 @@ const (
 	featurePushed uint64 = 1 << 59
 	// featureFrames: pull and push frames on RDMA, for grants that say so.
 	featureFrames uint64 = 1 << 58
+	// featureRefusals: calls that will not be answered, and handshakes that are
+	// refused, are told so, with the reason.
+	featureRefusals uint64 = 1 << 57
+	// featureLimits: HELLO says how large a message may be.
+	featureLimits uint64 = 1 << 56
 
-	ownFeatures = featureArgonaut | featureGrants | featureNoDataCRC | featureOwnAuth | featurePushed | featureFrames
+	ownFeatures = featureArgonaut | featureGrants | featureNoDataCRC | featureOwnAuth | featurePushed | featureFrames |
+		featureRefusals | featureLimits
 )
 
 // Ceph's feature bits that the frames themselves need (Ceph: MSG_ADDR2 and
@@ -43,7 +49,8 @@ func negotiated(ours, theirs uint64) uint64 {
 }
 
 func offered(cfg *Config) uint64 {
-	f := msgr2.FeatureRevision1 | featureArgonaut | featureGrants | featureOwnAuth | featurePushed | featureFrames
+	f := msgr2.FeatureRevision1 | featureArgonaut | featureGrants | featureOwnAuth | featurePushed | featureFrames |
+		featureRefusals | featureLimits
 	if cfg.NoDataCRC {
 		f |= featureNoDataCRC
 	}

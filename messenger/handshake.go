@@ -2,6 +2,7 @@ package messenger
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
 )
@@ -45,6 +46,7 @@ type handshake struct {
 	peerType   EntityType
 	learned    msgr2.Addr // we, as the peer sees us
 	result     hsResult
+	toldWhy    bool // server: the client has been told why it is refused
 }
 
 // hsParams is what one side brings.
@@ -67,6 +69,7 @@ type hsParams struct {
 	acceptable func(target msgr2.Addr) bool
 	session    sessionSide
 	step       func(frame string, sending bool) error // nil: none
+	limits     msgr2.Limits                           // that we announce; none: Data 0
 }
 
 // hsResult is what both sides know at the end.
@@ -83,6 +86,7 @@ type hsResult struct {
 	keys     AuthResult
 	mode     Mode
 	policy   Policy
+	limits   msgr2.Limits // of the peer; Data 0: not known
 }
 
 type hsPhase uint8
@@ -139,6 +143,9 @@ func (h *handshake) limits() msgr2.Limits {
 func (h *handshake) input(raw []byte) (out [][]byte, err error) {
 	if h.broken == nil {
 		out, h.broken = h.unit(raw)
+		if h.broken != nil && !h.p.client && h.result.own&featureRefusals != 0 {
+			out = h.refusal(out, h.broken)
+		}
 	}
 	if h.stepErr != nil {
 		return nil, h.stepErr
@@ -171,6 +178,9 @@ func (h *handshake) unit(raw []byte) ([][]byte, error) {
 	}
 	if err := h.arrived(tag); err != nil {
 		return nil, err
+	}
+	if r, ok := f.(*msgr2.Refused); ok && h.p.client && h.result.own&featureRefusals != 0 {
+		return nil, refused(r)
 	}
 	switch {
 	case h.at == hsIdent && h.p.client:
@@ -296,7 +306,21 @@ func (h *handshake) banner(raw []byte) ([][]byte, error) {
 		h.stepped(stepBanner)
 		out = h.send(out, msgr2.Banner{Supported: h.p.offered, Required: msgr2.FeatureRevision1}.Append(nil))
 	}
-	return h.frame(out, &msgr2.Hello{Entity: msgr2.EntityType(h.p.name.Type), PeerAddr: h.p.seen}), nil
+	hello := &msgr2.Hello{Entity: msgr2.EntityType(h.p.name.Type), PeerAddr: h.p.seen}
+	if h.result.own&featureLimits != 0 {
+		hello.MaxFront, hello.MaxData = h.p.limits.Front, uint64(h.p.limits.Data)
+	}
+	return h.frame(out, hello), nil
+}
+
+// hello takes the peer's HELLO.
+func (h *handshake) hello(f *msgr2.Hello) {
+	h.peerType, h.learned = EntityType(f.Entity), f.PeerAddr
+	if h.result.own&featureLimits != 0 && f.MaxData > 0 {
+		data := uint32(min(f.MaxData, math.MaxUint32))
+		h.result.limits = msgr2.Limits{Front: f.MaxFront, Middle: f.MaxFront, Data: data}
+	}
+	h.at = hsAuth
 }
 
 func (h *handshake) clientFrame(f msgr2.Frame) ([][]byte, error) {
@@ -305,11 +329,10 @@ func (h *handshake) clientFrame(f msgr2.Frame) ([][]byte, error) {
 		if h.at != hsHello {
 			break
 		}
-		h.peerType, h.learned = EntityType(f.Entity), f.PeerAddr
+		h.hello(f)
 		if h.p.expect != 0 && h.peerType != h.p.expect {
 			return nil, fmt.Errorf("%w: peer is %v, not %v", ErrProtocol, h.peerType, h.p.expect)
 		}
-		h.at = hsAuth
 		return h.tryAuth(nil)
 	default:
 		return h.clientAuthFrame(f)
@@ -323,8 +346,7 @@ func (h *handshake) serverFrame(f msgr2.Frame) ([][]byte, error) {
 		if h.at != hsHello {
 			break
 		}
-		h.peerType, h.learned = EntityType(f.Entity), f.PeerAddr
-		h.at = hsAuth
+		h.hello(f)
 		return nil, nil
 	default:
 		return h.serverAuthFrame(f)

@@ -125,7 +125,7 @@ func (h *handshake) serverIdentFrame(f msgr2.Frame) ([][]byte, error) {
 		}})
 	case *msgr2.ClientIdent:
 		if h.p.acceptable != nil && !h.p.acceptable(f.Target) {
-			return nil, fmt.Errorf("%w: peer means to reach %v, which is not us", ErrProtocol, f.Target)
+			return nil, fmt.Errorf("%w: %v was asked for, here is %v at %v", ErrWrongPeer, f.Target, h.p.name, h.p.addrs)
 		}
 		pol := h.result.policy
 		if missing := pol.Required &^ f.Supported; missing != 0 {

@@ -107,12 +107,13 @@ type link struct {
 	own    uint64
 	shield *shield
 
-	mu     sync.Mutex
-	t      transport // nil until dialed
-	err    error     // why it has ended
-	ended  bool
-	isOpen bool // the handshake has ended well
-	cancel context.CancelFunc
+	mu      sync.Mutex
+	t       transport // nil until dialed
+	err     error     // why it has ended
+	because error     // why it is about to end
+	ended   bool
+	isOpen  bool // the handshake has ended well
+	cancel  context.CancelFunc
 }
 
 func (m *Messenger) newLink(scheme, remote string, incoming bool) *link {
@@ -166,6 +167,9 @@ func (l *link) fail(op string, err error) {
 	if op != "" {
 		err = &FaultError{Peer: l.remote, Op: op, Err: err}
 	}
+	if l.because != nil {
+		err = l.because
+	}
 	l.err = err
 	t, cancel, wasOpen := l.t, l.cancel, l.isOpen
 	l.mu.Unlock()
@@ -210,6 +214,9 @@ func (l *link) params(c *Connection, seen, target msgr2.Addr) hsParams {
 		seen: seen, target: target, offered: m.offered, auth: m.cfg.Auth, modes: m.cfg.Modes, remote: l.remote,
 		ended: l.ready, heads: l.scheme != SchemeTCP, session: l, step: l.stepper(),
 	}
+	if !p.heads { // the endpoints of RDMA tell each other
+		p.limits = m.limits
+	}
 	if c != nil {
 		p.expect = c.peerType
 		p.policy = func(EntityType) Policy { return c.policyNow() }
@@ -225,12 +232,21 @@ func (l *link) params(c *Connection, seen, target msgr2.Addr) hsParams {
 // handshake has been sent.
 func (l *link) established() error {
 	r := &l.hs.result
-	if _, stream := l.transport().(*streamTransport); !stream && r.own == 0 {
+	if t, stream := l.transport().(*streamTransport); stream {
+		if r.limits.Data > 0 {
+			t.peer = r.limits
+		}
+		t.chunk = min(t.chunk, int64(t.limits.Data), int64(t.peer.Data))
+	} else if r.own == 0 {
 		return fmt.Errorf("%w: peer does not know how frames travel on RDMA", ErrFeatures)
 	}
 	l.own, l.shield = r.own, l.hs.shield
 	if l.shield != nil {
 		l.m.n.secure.Add(1)
+	}
+	if !r.resumed && r.lossy && !r.policy.Lossy {
+		l.m.n.policyMismatches.Add(1)
+		l.m.log.Warn("the peer takes the session for lossy, our policy does not: it is lossy", "peer", r.peer, "policy", r.policy)
 	}
 	l.limit = l.m.throttlesFor(r.peer.Type, r.policy)
 	if err := l.step("READY", false); err != nil {

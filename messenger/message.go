@@ -43,6 +43,10 @@ type Message struct {
 	// list: the last Release releases it, unless the field has been set to nil
 	// by who wants to keep it.
 	Data *buffer.List
+	// Trace is the trace that the message belongs to. Of a received message it is
+	// what the peer, of this project, has sent: an answer to it, or what is sent on
+	// its account, is given its own.
+	Trace TraceContext
 	// Conn is where a received message came from, nil before it is sent.
 	Conn *Connection
 
@@ -54,6 +58,7 @@ type Message struct {
 	ctx      context.Context // of a call being served
 	cancel   context.CancelFunc
 	done     func() // called with the last reference
+	debt     *debt  // of a received call whose caller is told if it is not answered
 	placed   bool   // Data is in memory that the peer was granted, or that a pull waited for
 }
 
@@ -104,6 +109,9 @@ func (m *Message) Release() {
 	case n < 0:
 		panic("messenger: Message released more often than retained")
 	}
+	if m.debt != nil {
+		m.debt.abandon()
+	}
 	if m.cancel != nil {
 		m.Conn.served(m)
 	}
@@ -120,9 +128,9 @@ func (m *Message) Release() {
 	}
 	m.Type, m.Priority, m.Version, m.CompatVersion = 0, 0, 0, 0
 	m.TID, m.Seq, m.flags = 0, 0, 0
-	m.Front, m.Middle, m.Data, m.Conn = nil, nil, nil, nil
+	m.Front, m.Middle, m.Data, m.Conn, m.Trace = nil, nil, nil, nil, TraceContext{}
 	m.deadline, m.ctx, m.cancel, m.budget, m.own = time.Time{}, nil, nil, budget{}, own
-	m.done, m.placed = nil, false
+	m.done, m.placed, m.debt = nil, false, nil
 	messages.Put(m)
 }
 
@@ -131,10 +139,14 @@ func (m *Message) Release() {
 func (m *Message) Deadline() (time.Time, bool) { return m.deadline, !m.deadline.IsZero() }
 
 // Reply sends r as the answer to m, a received message, on m's connection. It
-// takes r, borrows m, and sets r.TID. Otherwise as Connection.Send.
+// takes r, borrows m, and sets r.TID. Otherwise as Connection.Send. After an
+// error another answer, or Refuse, may be tried.
 func (m *Message) Reply(ctx context.Context, r *Message) error {
 	r.TID = m.TID
 	_, err := m.Conn.enqueue(ctx, r, purpose{flags: flagReply})
+	if err == nil && m.debt != nil {
+		m.debt.open.Store(false)
+	}
 	return err
 }
 

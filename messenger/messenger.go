@@ -46,6 +46,7 @@ type Messenger struct {
 	epoch, nonce        atomic.Uint32
 	chain               atomic.Pointer[[]Dispatcher]
 	closing             atomic.Bool
+	draining            atomic.Bool // see Drain
 
 	mu          sync.Mutex
 	policies    map[EntityType]Policy
@@ -80,7 +81,8 @@ type counters struct {
 	fallbacks                                            [fallbackReasons]atomic.Uint64
 	checksumErrors, secure, forgedRecords, authFailures  atomic.Uint64
 	refusedPerHost, handshakeTimeouts, badGrants         atomic.Uint64
-	protocolErrors                                       atomic.Uint64
+	protocolErrors, wrongPeers, callsRefused             atomic.Uint64
+	policyMismatches, refusals, expired                  atomic.Uint64
 }
 
 // Defaults of Config.
@@ -203,6 +205,9 @@ func New(cfg Config) (*Messenger, error) {
 		policies: map[EntityType]Policy{}, perType: map[EntityType]*typeThrottles{},
 		links: map[*link]struct{}{}, connections: map[*Connection]struct{}{}, peers: map[peerKey]*Connection{},
 		shut: make(chan struct{}),
+	}
+	if most := cfg.Arena.Stats(); cfg.MaxData == 0 {
+		m.limits.Data = uint32(min(int64(m.limits.Data), most.Budget-most.Reserve))
 	}
 	m.callPool.New, m.sendWaiters.New = newCall, newSendWaiter
 	if m.log == nil {
@@ -413,9 +418,10 @@ func (m *Messenger) Stats() Stats {
 		HandlerPanics: n.panics.Load(), ChecksumErrors: n.checksumErrors.Load(),
 		Secured: n.secure.Load(), ForgedRecords: n.forgedRecords.Load(), AuthFailures: n.authFailures.Load(),
 		HandshakesRefusedPerHost: n.refusedPerHost.Load(), HandshakeTimeouts: n.handshakeTimeouts.Load(),
-		ProtocolErrors: n.protocolErrors.Load(),
-		BadGrants:      n.badGrants.Load(),
-		ThrottleWaits:  n.throttleWaits.Load(), DispatchBytes: m.dispatchB.held(),
+		ProtocolErrors: n.protocolErrors.Load(), WrongPeers: n.wrongPeers.Load(),
+		CallsRefused: n.callsRefused.Load(), PolicyMismatches: n.policyMismatches.Load(),
+		BadGrants:     n.badGrants.Load(),
+		ThrottleWaits: n.throttleWaits.Load(), DispatchBytes: m.dispatchB.held(),
 		StrandOverflows: m.ex.overflows.Load(),
 		Attempts:        n.attempts.Load(), Reconnects: n.reconnects.Load(), Replayed: n.replayed.Load(),
 		RemoteResets: n.remoteResets.Load(), Retries: n.retries.Load(), RetriesGlobal: n.retriesGlobal.Load(),

@@ -2,6 +2,7 @@ package messenger
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -73,13 +74,14 @@ func TestExtension(t *testing.T) {
 	require.NoError(t, m.decodeExtension([]byte{99, 1, 0}), "unknown kinds are skipped")
 	require.NoError(t, m.decodeExtension([]byte{extDeadline, 8, 255, 255, 255, 255, 255, 255, 255, 255}))
 	require.False(t, m.deadline.IsZero())
-	for _, bad := range [][]byte{{1}, {1, 8, 0}, {extDeadline, 4, 0, 0, 0, 0}} {
+	for _, bad := range [][]byte{{1}, {1, 8, 0}, {extDeadline, 4, 0, 0, 0, 0}, {extTrace, 1, 0}} {
 		require.ErrorIs(t, m.decodeExtension(bad), ErrProtocol)
 	}
 }
 
 func FuzzExtension(f *testing.F) {
 	f.Add([]byte{extDeadline, 8, 1, 2, 3, 4, 5, 6, 7, 8})
+	f.Add((&purpose{deadline: time.Now()}).appendExtension(nil, &TraceContext{TraceID: [16]byte{1}}, time.Now()))
 	f.Fuzz(func(t *testing.T, p []byte) { _ = new(Message).decodeExtension(p) })
 }
 

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/argonaut-rdma/argonaut/conn"
@@ -117,6 +118,9 @@ func (m *Messenger) dialRDMA(ctx context.Context, c *Connection, l *link, ep *co
 	l.hs = newHandshake(l.params(c, target, target))
 	cn, err := ep.DialUser(dial, a.HostPort(), l)
 	if err != nil {
+		if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+			err = fmt.Errorf("the connection ended before it was one of RDMA (as a tcp:// port, dialed as %s://, ends it): %w", a.Scheme(), err)
+		}
 		// A *conn.RefusedError is the answer of one who does listen: busy, for
 		// instance. Later attempts may fare better.
 		if errors.Is(err, conn.ErrRefused) && !errors.As(err, new(*conn.RefusedError)) {
@@ -227,9 +231,10 @@ func (m *Messenger) onRDMAMessage(c *conn.Conn, msg conn.Message) {
 		_ = c.Close() // not ours
 		return
 	}
-	if l.hs != nil {
+	if l.hs != nil && !l.rdma.broken {
 		if err := l.handshakeRDMA(c, msg); err != nil {
-			l.fail("handshake", frameError(err))
+			l.rdma.broken = true
+			l.failHandshake(frameError(err))
 		}
 		return
 	}
@@ -245,6 +250,27 @@ func (m *Messenger) onRDMAMessage(c *conn.Conn, msg conn.Message) {
 		l.rdma.broken = true
 		l.fail("read", frameError(err))
 	}
+}
+
+// failHandshake ends a handshake by a fault, on the poller: at once, or when the
+// client has got what it was told about it, or grace is over.
+func (l *link) failHandshake(err error) {
+	m := l.m
+	m.mu.Lock()
+	if !l.hs.toldWhy || m.closing.Load() {
+		m.mu.Unlock()
+		l.fail("handshake", err)
+		return
+	}
+	m.wg.Add(1) // Shutdown waits for it from when m.closing is set on
+	m.mu.Unlock()
+	l.leaving("handshake", err)
+	go func() { // ends within grace, and with the link
+		defer m.wg.Done()
+		ctx, cancel := context.WithTimeout(context.Background(), grace)
+		defer cancel()
+		l.leave(ctx)
+	}()
 }
 
 func (l *link) handshakeRDMA(c *conn.Conn, msg conn.Message) error {

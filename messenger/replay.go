@@ -140,7 +140,7 @@ func (c *Connection) forgotten() {
 	c.m.n.remoteResets.Add(1)
 	releaseAll(dropped)
 	for _, k := range calls {
-		k.ch <- nil
+		k.ch <- answer{}
 	}
 	// What the old transport has received goes first.
 	c.recvMu.Lock()

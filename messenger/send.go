@@ -277,9 +277,9 @@ func (c *Connection) frame(dst []byte, l *link, e *entry) outFrame {
 	front := m.Front
 	if l.own != 0 {
 		h.Flags |= e.flags
-		if !e.deadline.IsZero() {
+		if e.extended(&m.Trace) {
 			c.front = append(c.front[:0], front...)
-			c.front = e.appendExtension(c.front, time.Now())
+			c.front = e.appendExtension(c.front, &m.Trace, time.Now())
 			h.Reserved = uint16(len(c.front) - len(front))
 			front = c.front
 		}
@@ -416,6 +416,18 @@ func (c *Connection) forgetSent(seq uint64) (m *Message) {
 	return m
 }
 
+// tooLarge says that e, which was queued, is dropped, to whoever waits for it.
+func (c *Connection) tooLarge(l *link, e *entry, err error) {
+	c.m.log.Error("a queued message is too large for the transport and was dropped", "peer", l.remote, "err", err)
+	c.m.n.dropped.Add(1)
+	switch {
+	case e.flags&flagCall != 0:
+		c.failCall(e.m.TID, err)
+	case e.flags&flagReply != 0 && l.own&featureRefusals != 0:
+		c.refuseCall(e.m.TID, ReasonTooLarge, 0, "")
+	}
+}
+
 // drain sends what is queued, as long as there is something.
 func (c *Connection) drain() {
 	defer c.m.wg.Done()
@@ -456,6 +468,15 @@ func (c *Connection) drain() {
 		if e.m != nil && c.waiting.n > 0 && c.room(0) {
 			c.wakeSender()
 		}
+		if e.m != nil && !e.bound {
+			if err := c.fits(l, e.m); err != nil { // it was queued before the peer was known
+				c.mu.Unlock()
+				c.tooLarge(l, &e, err)
+				e.m.Release()
+				c.mu.Lock()
+				continue
+			}
+		}
 		if buf == nil {
 			buf, c.scratch = c.scratch[:0], nil
 		}
@@ -481,12 +502,13 @@ func (c *Connection) drain() {
 			e.untake(f.data)
 		}
 		f.over()
+		if errors.Is(err, ErrTooLarge) {
+			c.tooLarge(l, &e, err)
+		}
 		if e.m != nil && !kept {
 			e.m.Release()
 		}
 		if errors.Is(err, ErrTooLarge) {
-			c.m.log.Error("a queued message is too large for the transport and was dropped", "peer", l.remote, "err", err)
-			c.m.n.dropped.Add(1)
 			c.mu.Lock()
 			var m *Message
 			if kept {

@@ -32,6 +32,14 @@ type Stats struct {
 	HandshakesRefusedPerHost, HandshakeTimeouts uint64
 	// ProtocolErrors counts peers that broke the protocol, or do not speak it.
 	ProtocolErrors uint64
+	// WrongPeers counts transports that were given up because who is there, or
+	// whom the peer means, is somebody else.
+	WrongPeers uint64
+	// PolicyMismatches counts connections of which one side takes the session for
+	// lossy and the other does not: it is lossy then.
+	PolicyMismatches uint64
+	// CallsRefused counts calls of peers that were not answered, and were told so.
+	CallsRefused uint64
 	// AuthFailures counts peers that were not who they said, or did not believe
 	// us; wrong signatures among them.
 	AuthFailures uint64

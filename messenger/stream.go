@@ -23,7 +23,8 @@ type streamTransport struct {
 	streamBulk
 	nc     net.Conn
 	s      *conn.Stream
-	limits msgr2.Limits
+	limits msgr2.Limits // ours
+	peer   msgr2.Limits // the peer's, as it has told, else ours
 
 	// The sender's: whoever runs Connection.drain.
 	out []byte // prepared, not yet written
@@ -32,7 +33,7 @@ type streamTransport struct {
 func (t *streamTransport) progress() (uint64, bool) { return t.s.Received(), false }
 
 func (l *link) newStream(nc net.Conn) *streamTransport {
-	t := &streamTransport{nc: nc, s: conn.NewStream(nc), limits: l.m.limits}
+	t := &streamTransport{nc: nc, s: conn.NewStream(nc), limits: l.m.limits, peer: l.m.limits}
 	t.streamBulk.init(l, false, min(pullChunk, int64(l.m.limits.Data)))
 	return t
 }
@@ -82,8 +83,9 @@ func (t *streamTransport) flush() error {
 }
 
 func (t *streamTransport) fits(head int, data int64) error {
-	if head > int(t.limits.Front) || data > int64(t.limits.Data) {
-		return fmt.Errorf("%w: %d bytes of head, %d of data", ErrTooLarge, head, data)
+	if head > int(t.peer.Front) || data > int64(t.peer.Data) {
+		return fmt.Errorf("%w: %d bytes of head (front and middle, at most %d), %d of data (at most %d)",
+			ErrTooLarge, head, t.peer.Front, data, t.peer.Data)
 	}
 	return nil
 }
@@ -130,6 +132,8 @@ func (l *link) handshakeStream(t *streamTransport, p hsParams) error {
 		if err != nil {
 			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
 				err = fmt.Errorf("%w waiting for %v: %w", ErrTimeout, l.hs.at, err)
+			} else if l.hs.at == hsBanner && !l.incoming && !errors.Is(err, ErrClosed) && !errors.Is(err, msgr2.ErrMalformed) {
+				err = fmt.Errorf("the connection ended before the peer's banner (as an iwarp:// port, dialed as tcp://, ends it): %w", err)
 			}
 			return err
 		}

@@ -44,6 +44,9 @@ func DecodeBannerPrefix(p []byte) (int, error) {
 	if len(p) < BannerPrefixLen {
 		return 0, decodeErr("banner", ErrTruncated, "%d bytes", len(p))
 	}
+	if bytes.HasPrefix(p, []byte("MPA ID Re")) {
+		return 0, decodeErr("banner", ErrMalformed, "peer speaks iWARP, this is a byte stream: it has tcp:// for iwarp://, or the other way round")
+	}
 	if !bytes.HasPrefix(p, []byte(bannerMagic)) {
 		return 0, decodeErr("banner", ErrMalformed, "peer does not speak msgr v2: it sent %q", p[:BannerPrefixLen])
 	}

@@ -66,6 +66,8 @@ func New(t Tag) Frame {
 		return new(Keepalive2Ack)
 	case TagAck:
 		return new(Ack)
+	case TagRefused:
+		return new(Refused)
 	}
 	return nil
 }

@@ -32,8 +32,31 @@ var (
 		&Keepalive2{Sent: Timestamp{1, 2}},
 		&Keepalive2Ack{Sent: Timestamp{3, 4}},
 		&Ack{Seq: 5},
+		&Refused{Reason: 3, Text: []byte("not here")},
 	}
 )
+
+func TestHelloWithLimits(t *testing.T) {
+	plain := (&Hello{Entity: EntityOSD, PeerAddr: v4}).Append(nil)
+	want := Hello{Entity: EntityOSD, PeerAddr: v4, MaxFront: 1 << 16, MaxData: 1 << 33}
+	wire := want.Append(nil)
+	require.Equal(t, plain, wire[:len(plain)], "they are behind what Ceph knows")
+	require.Len(t, wire, len(plain)+12)
+	var got Hello
+	require.NoError(t, got.Decode(wire))
+	require.Equal(t, want, got)
+	require.NoError(t, got.Decode(wire[:len(wire)-1]))
+	require.Equal(t, Hello{Entity: EntityOSD, PeerAddr: v4}, got, "what is cut is not taken")
+}
+
+func TestRefusedIsBounded(t *testing.T) {
+	wire := (&Refused{Text: make([]byte, MaxRefusedText+1)}).Append(nil)
+	var got Refused
+	require.NoError(t, got.Decode(wire))
+	require.Len(t, got.Text, MaxRefusedText)
+	wire = appendBlob([]byte{1}, make([]byte, MaxRefusedText+1))
+	require.ErrorIs(t, got.Decode(wire), ErrTooLarge)
+}
 
 func TestEveryFrameComesBack(t *testing.T) {
 	seen := map[Tag]bool{}

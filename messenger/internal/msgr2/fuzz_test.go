@@ -44,6 +44,7 @@ func FuzzWait(f *testing.F)                 { fuzzFrame(f, TagWait) }
 func FuzzKeepalive2(f *testing.F)           { fuzzFrame(f, TagKeepalive2) }
 func FuzzKeepalive2Ack(f *testing.F)        { fuzzFrame(f, TagKeepalive2Ack) }
 func FuzzAck(f *testing.F)                  { fuzzFrame(f, TagAck) }
+func FuzzRefused(f *testing.F)              { fuzzFrame(f, TagRefused) }
 
 func FuzzBanner(f *testing.F) {
 	f.Add(Banner{1, 1}.Append(nil))

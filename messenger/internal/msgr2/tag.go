@@ -27,6 +27,9 @@ const (
 	TagKeepalive2
 	TagKeepalive2Ack
 	TagAck
+
+	// TagRefused is this project's own, see Refused.
+	TagRefused Tag = 0x60
 )
 
 var tagNames = [...]string{
@@ -50,6 +53,7 @@ var tagNames = [...]string{
 	TagKeepalive2:           "KEEPALIVE2",
 	TagKeepalive2Ack:        "KEEPALIVE2_ACK",
 	TagAck:                  "ACK",
+	TagRefused:              "REFUSED",
 }
 
 func (t Tag) String() string {
@@ -59,5 +63,5 @@ func (t Tag) String() string {
 	return "tag " + strconv.Itoa(int(t))
 }
 
-// Valid reports whether t is one of msgr v2.1's tags.
-func (t Tag) Valid() bool { return t >= TagHello && t <= TagAck }
+// Valid reports whether t is one of msgr v2.1's tags, or our own.
+func (t Tag) Valid() bool { return t >= TagHello && t <= TagAck || t == TagRefused }

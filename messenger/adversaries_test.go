@@ -17,7 +17,7 @@ import (
 	"github.com/argonaut-rdma/argonaut/buffer"
 	"github.com/argonaut-rdma/argonaut/conn"
 	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
-	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
+	"github.com/argonaut-rdma/argonaut/test/env"
 )
 
 // adversary is somebody who means harm, against a server on a stream. Each ends
@@ -446,8 +446,7 @@ type rawRDMA struct {
 func dialRaw(t *testing.T, m *Messenger) *rawRDMA {
 	t.Helper()
 	r := &rawRDMA{arena: newArena(t), got: make(chan []byte, 16), gone: make(chan error, 1)}
-	dev, err := iwarp.Open(iwarp.Config{})
-	require.NoError(t, err)
+	dev := env.Open(t)
 	t.Cleanup(func() { require.NoError(t, dev.Close()) })
 	ep, err := conn.NewEndpoint(dev, r.arena, conn.Config{
 		OnMessage: func(_ *conn.Conn, m conn.Message) {
@@ -461,7 +460,7 @@ func dialRaw(t *testing.T, m *Messenger) *rawRDMA {
 	require.NoError(t, err)
 	t.Cleanup(func() { ep.Close() })
 	for _, a := range m.Addrs() {
-		if a.Scheme() == SchemeIWARP {
+		if a.Scheme() == schemeDevice {
 			r.Conn, err = ep.Dial(soon(t), a.HostPort())
 			require.NoError(t, err)
 			return r
@@ -543,7 +542,7 @@ func TestAdversariesOnRDMA(t *testing.T) {
 			cfg := secured(Config{Name: EntityName{OSD, 0}, Logger: slog.New(v)})
 			v.m = newMessenger(t, cfg)
 			v.m.AddDispatcher(&handler{dispatch: echo, reset: func(c *Connection) { v.said.add(c.Err()) }})
-			require.NoError(t, v.m.Bind(soon(t), anyAddr(SchemeIWARP)))
+			require.NoError(t, v.m.Bind(soon(t), anyAddr(schemeDevice)))
 			r := dialRaw(t, v.m)
 			var h *handshake
 			a.try(t, r, func() *handshake {
@@ -574,8 +573,8 @@ func TestAdversariesOnRDMA(t *testing.T) {
 func TestHalfOpenOnRDMA(t *testing.T) {
 	m := newMessenger(t, Config{Name: EntityName{OSD, 0}})
 	m.AddDispatcher(&handler{dispatch: echo})
-	require.NoError(t, m.Bind(soon(t), anyAddr(SchemeIWARP)))
-	half := m.endpoints[SchemeIWARP].Capacity() / 2
+	require.NoError(t, m.Bind(soon(t), anyAddr(schemeDevice)))
+	half := m.endpoints[schemeDevice].Capacity() / 2
 	require.Greater(t, half, 2)
 	silent := []*rawRDMA{}
 	for range half - 1 {

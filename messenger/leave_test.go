@@ -49,7 +49,7 @@ func TestTooLargeMakesRoom(t *testing.T) {
 		m[i] = newDialing(t, Config{Name: EntityName{OSD, int64(i)}, BackoffMin: 2 * time.Millisecond, BackoffMax: 20 * time.Millisecond}, d[i])
 		m[i].SetPolicy(OSD, pol)
 		m[i].AddDispatcher(&handler{dispatch: func(_ context.Context, m *Message) bool { got <- m.Type; m.Release(); return true }})
-		require.NoError(t, m[i].Bind(soon(t), anyAddr(SchemeIWARP)))
+		require.NoError(t, m[i].Bind(soon(t), anyAddr(schemeDevice)))
 	}
 	d[0].down.Store(true)
 	d[1].down.Store(true)

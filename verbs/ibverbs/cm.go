@@ -35,8 +35,12 @@ const (
 	resolveTimeout = 5000
 )
 
-// rejConsumerDefined is IB_CM_REJ_CONSUMER_DEFINED: the peer's Reject.
-const rejConsumerDefined = 28
+// Reasons of a rejection that InfiniBand's connection manager gives, of many
+// (IB_CM_REJ_...).
+const (
+	rejInvalidServiceID = 8  // nobody listens
+	rejConsumerDefined  = 28 // the peer's Reject
+)
 
 // cmID is a connection manager's identifier: of a listener, a connection
 // request, or a connection.
@@ -244,11 +248,19 @@ func (id *cmID) eventErr(e cverbs.CMEvent) error {
 	switch e.Type {
 	case cverbs.CMRejected:
 		// InfiniBand reports a reason, iWARP an error number: -ECONNRESET is the
-		// peer's refusal, -ECONNREFUSED that of its TCP.
-		if e.Status == rejConsumerDefined || (id.dev.iwarp() && e.Status == -int(unix.ECONNRESET)) {
-			return &driver.RejectError{PrivateData: e.Conn.PrivateData}
+		// peer's refusal, -ECONNREFUSED that of its TCP. Whatever else the peer's
+		// connection manager says, a number of a queue pair that it remembers for
+		// instance, does not mean that nobody listens.
+		reject, nobody := rejConsumerDefined, rejInvalidServiceID
+		if id.dev.iwarp() {
+			reject, nobody = -int(unix.ECONNRESET), -int(unix.ECONNREFUSED)
 		}
-		return fmt.Errorf("%s, status %d: %w", name, e.Status, driver.ErrRefused)
+		switch e.Status {
+		case reject:
+			return &driver.RejectError{PrivateData: e.Conn.PrivateData}
+		case nobody:
+			return fmt.Errorf("%s, status %d: %w", name, e.Status, driver.ErrRefused)
+		}
 	case cverbs.CMDeviceRemoval:
 		return fmt.Errorf("%s: %w", name, driver.ErrDeviceLost)
 	}

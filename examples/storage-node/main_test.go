@@ -213,7 +213,7 @@ func (p *process) lineAfter(n int, re *regexp.Regexp) []string {
 // stat asks the node for a number of its report, as a client does.
 func (p *process) stat() map[string]string {
 	p.t.Helper()
-	out := ok(p.t, nil, "stat", "--server", p.addr)
+	out := ok(p.t, nil, to(p, "stat")...)
 	m := map[string]string{}
 	for line := range strings.Lines(out) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), "  ")

@@ -132,14 +132,8 @@ func (c *Conn) reap(graceful bool) {
 		c.kick(mailReaped)
 		return
 	}
-	if graceful && c.qp.Disconnect() == nil {
-		t := time.NewTimer(c.e.cfg.DrainTimeout)
-		select {
-		case <-c.qp.Disconnected():
-		case <-c.cut:
-		case <-t.C:
-		}
-		t.Stop()
+	if graceful {
+		c.disconnect()
 	}
 	// To ERR first: a peer that is in the middle of a transfer sees the
 	// connection go, not its key.
@@ -165,6 +159,43 @@ func (c *Conn) reap(graceful bool) {
 	c.kick(mailReaped)
 }
 
+// disconnect ends the connection, and waits for that, once what was posted has
+// been sent: the connection managers of the kernel do not wait for it.
+func (c *Conn) disconnect() {
+	t := time.NewTimer(c.e.cfg.DrainTimeout)
+	defer t.Stop()
+	for !c.allSent() {
+		select {
+		case <-c.progress:
+			continue
+		case <-c.cut:
+		case <-t.C:
+		}
+		return
+	}
+	if c.qp.Disconnect() != nil {
+		return
+	}
+	select {
+	case <-c.qp.Disconnected():
+	case <-c.cut:
+	case <-t.C:
+	}
+}
+
+// allSent reports whether every completion that is due for sends has come. The
+// last of a connection, the goodbye, is due one.
+func (c *Conn) allSent() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, busy := range c.tx.controlBusy {
+		if busy {
+			return false
+		}
+	}
+	return c.tx.signaled == 0 && c.ops.posted == 0
+}
+
 // drain waits for the completions that a QP in ERR is to give: it collects them,
 // destroying the QP is what ends the device's access. Devices differ in what
 // they complete, so it ends too when none has come for a while.
@@ -188,17 +219,7 @@ func (c *Conn) drain() {
 // drained reports whether no completion is to come. Sends that were not
 // signalled may have succeeded without one.
 func (c *Conn) drained() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.rq != c.l.rq && c.rq.posted() > 0 {
-		return false
-	}
-	for _, busy := range c.tx.controlBusy {
-		if busy {
-			return false
-		}
-	}
-	return c.tx.signaled == 0 && c.ops.posted == 0
+	return (c.rq == c.l.rq || c.rq.posted() == 0) && c.allSent()
 }
 
 // drainProgress tells drain that completions have come.

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -241,4 +244,59 @@ func TestCompletionStatus(t *testing.T) {
 			require.ErrorContains(t, err, kind.String()+": "+wc.Error())
 		})
 	}
+}
+
+// keeper keeps completions of sends back until it is told to give them up.
+type keeper struct {
+	verbstest.Script
+	giveUp atomic.Bool
+	kept   []driver.WC
+}
+
+func newKeeper() *keeper {
+	k := new(keeper)
+	k.Poll = func(wcs []driver.WC) (pass []driver.WC) {
+		if k.giveUp.Load() {
+			pass, k.kept = append(k.kept, wcs...), nil
+			return pass
+		}
+		for _, wc := range wcs {
+			if wc.Opcode == driver.OpSend {
+				k.kept = append(k.kept, wc)
+			} else {
+				pass = append(pass, wc)
+			}
+		}
+		return pass
+	}
+	return k
+}
+
+// The connection is not ended before the device has said that the goodbye is
+// sent: connection managers do not wait for it.
+func TestDisconnectWaitsForSends(t *testing.T) {
+	ka, kb := newKeeper(), newKeeper()
+	b := newNode(t, nodeConfig{Config: Config{DrainTimeout: wait}, device: openFaulty(t, &kb.Script)})
+	addr := b.listen()
+	a := newNode(t, nodeConfig{Config: Config{DrainTimeout: wait}, device: openFaulty(t, &ka.Script)})
+	c, err := a.Dial(t.Context(), addr)
+	require.NoError(t, err)
+	peer := get(t, b.accepted)
+	a.send(c, "x", 100)
+	over := make(chan error, 1)
+	go func() { over <- c.Shutdown(t.Context()) }()
+	require.Eventually(t, func() bool { return c.Err() != nil && peer.Err() != nil }, wait, time.Millisecond)
+	require.ErrorIs(t, c.Err(), ErrClosed)
+	require.ErrorIs(t, peer.Err(), io.EOF)
+	require.False(t, c.allSent())
+	require.False(t, peer.allSent())
+	require.Zero(t, ka.Calls(verbstest.CallDisconnect)+kb.Calls(verbstest.CallDisconnect))
+	for _, k := range []*keeper{ka, kb} {
+		k.giveUp.Store(true)
+	}
+	c.kick(mailFail)
+	peer.kick(mailFail)
+	require.NoError(t, get(t, over))
+	get(t, peer.Done())
+	require.NotZero(t, ka.Calls(verbstest.CallDisconnect)+kb.Calls(verbstest.CallDisconnect))
 }

@@ -122,10 +122,10 @@ func TestSendWhileBeingAccepted(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 			ok, err := c.TrySend(Message{Head: []byte("hello")})
-			res <- outcome{ok, err}
 			for _, x := range all {
 				x.Release()
 			}
+			res <- outcome{ok, err}
 		}()
 		return true
 	}}})

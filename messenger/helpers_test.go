@@ -80,7 +80,11 @@ func soon(t testing.TB) context.Context {
 
 func newArena(t testing.TB) *buffer.Arena {
 	t.Helper()
-	a, err := buffer.New(buffer.Config{Budget: 64 << 20})
+	cfg := buffer.Config{Budget: 64 << 20}
+	if env.Device() != "" {
+		cfg.Initial = 16 << 20 // under emulation it takes a second to register it all
+	}
+	a, err := buffer.New(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, a.Close(soon(t)), "memory is still held")

@@ -1,0 +1,6 @@
+//go:build invariants || race
+
+package main
+
+// allocating: checked builds allocate.
+const allocating = true

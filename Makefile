@@ -41,6 +41,15 @@ bench: ## throughput and latency as ratios to raw TCP
 test-vm: ## rxe and siw in a QEMU guest (root, Debian)
 	test/interop/vm/run
 
+.PHONY: test-pair
+test-pair: ## two guests, while the link between them goes down, loses, delays and reorders (root, Debian)
+	test/interop/vm/pair
+
+.PHONY: bench-vm
+bench-vm: ## ratios to perftest on rxe and siw, in the guest (root, Debian)
+	test/interop/vm/run -t 3000 -d rxe -b 5
+	test/interop/vm/run -t 3000 -d siw -b 15
+
 .PHONY: test-ceph
 test-ceph: ## a real Ceph monitor and OSD as peers (root, Debian)
 	test/interop/ceph/run

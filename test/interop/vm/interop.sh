@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2154 # guest_addr: of guest.sh
+# shellcheck shell=bash disable=SC2154 # guest_addr: of guest.sh; bin: of job.sh
 # Steps that set programs of this project against those of others, or against what can go wrong; to be sourced by job.sh.
 
 # listening is true once some connection identifier listens.
@@ -46,7 +46,7 @@ rping_client() {
 		timeout 60 rping -s -a "$guest_addr" -C 7 -S $size -V &
 		server=$!
 		until_ listening
-		bin/rping -c -a "$guest_addr" -C 7 -S $size -V -device "$1" -local "$guest_addr" || status=$?
+		"$bin"/rping -c -a "$guest_addr" -C 7 -S $size -V -device "$1" -local "$guest_addr" || status=$?
 		[[ $status -eq 0 ]] || kill "$server"
 		ended "$server" 20 || status=$?
 		[[ $status -eq 0 ]] || return "$status"
@@ -58,7 +58,7 @@ rping_server() {
 	local size server status=0
 	for size in 64 1000 65535; do
 		rm -f /run/tmp/rping.ready
-		bin/rping -s -a "$guest_addr" -C 7 -S $size -V -device "$1" -local "$guest_addr" -ready /run/tmp/rping.ready &
+		"$bin"/rping -s -a "$guest_addr" -C 7 -S $size -V -device "$1" -local "$guest_addr" -ready /run/tmp/rping.ready &
 		server=$!
 		until_ test -e /run/tmp/rping.ready
 		timeout 60 rping -c -a "$guest_addr" -C 7 -S $size -V || status=$?
@@ -85,7 +85,7 @@ memlock() {
 	(
 		ulimit -l 64
 		timeout 60 setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all --bounding-set=-all \
-			bin/storage-node serve --device "${1}0" --listen "$guest_addr:0" --arena 64MiB --data /run/tmp/memlock/data
+			"$bin"/storage-node serve --device "${1}0" --listen "$guest_addr:0" --arena 64MiB --data /run/tmp/memlock/data
 	) >$out 2>&1 || status=$?
 	cat $out
 	[[ $status -eq 1 ]] && says $out RLIMIT_MEMLOCK 67108864 65536 LimitMEMLOCK=
@@ -94,10 +94,10 @@ memlock() {
 # no_device TYPE: without the device, doctor says no, with a remedy, and auto takes the adapter in software.
 no_device() {
 	local status=0 out=/run/tmp/nodevice.out
-	timeout 60 bin/storage-node doctor --device "${1}0" --addr "$guest_addr" >$out 2>&1 || status=$?
+	timeout 60 "$bin"/storage-node doctor --device "${1}0" --addr "$guest_addr" >$out 2>&1 || status=$?
 	cat $out
 	[[ $status -eq 1 ]] && says $out "usable: NO" "remedy: " || return 1
-	timeout 100 bin/storage-node demo --device auto --size 2MiB
+	timeout 100 "$bin"/storage-node demo --device auto --size 2MiB
 }
 
 # filled DIR is true once there are some MiB in a directory.
@@ -108,11 +108,11 @@ filled() { [[ $(du -sk "$1" | cut -f 1) -gt 4096 ]]; }
 removed() {
 	local node client deleting status=0 log=/run/tmp/removed
 	rm -rf $log $log.data
-	bin/storage-node serve --device "${1}0" --listen "$guest_addr:7999" --arena 64MiB --data $log.data >$log 2>&1 &
+	"$bin"/storage-node serve --device "${1}0" --listen "$guest_addr:7999" --arena 64MiB --data $log.data >$log 2>&1 &
 	node=$!
 	until_ says $log 'listening rdma://' >/dev/null || return 1
 	(while echo 0123456789abcdef0123456789abcdef; do :; done) 2>/dev/null |
-		timeout 60 bin/storage-node put --device "${1}0" --server "$guest_addr:7999" --timeout 10s k - >$log.client 2>&1 &
+		timeout 60 "$bin"/storage-node put --device "${1}0" --server "$guest_addr:7999" --timeout 10s k - >$log.client 2>&1 &
 	client=$!
 	until_ filled $log.data || { echo "nothing comes"; cat $log.client; return 1; }
 	rdma link delete "${1}0" &

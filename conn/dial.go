@@ -61,6 +61,9 @@ func (c *Conn) dial(ctx context.Context, addr string) error {
 			if r, ok := wire.ParseRefusal(rej.PrivateData); ok {
 				return &RefusedError{Remote: addr, Reason: r.String()}
 			}
+			if len(rej.PrivateData) == 0 { // it has given the request up, in the meantime or because it is closing
+				return &RefusedError{Remote: addr, Reason: "no reason given"}
+			}
 		}
 		return err
 	}

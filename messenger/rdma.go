@@ -13,7 +13,6 @@ import (
 
 	"github.com/argonaut-rdma/argonaut/conn"
 	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
-	"github.com/argonaut-rdma/argonaut/verbs"
 )
 
 // rdmaTransport carries frames on a queue pair: one frame is one message of
@@ -123,10 +122,8 @@ func (m *Messenger) dialRDMA(ctx context.Context, c *Connection, l *link, ep *co
 			err = fmt.Errorf("the connection ended before it was one of RDMA (as a tcp:// port, dialed as %s://, ends it): %w", a.Scheme(), err)
 		}
 		// A *conn.RefusedError is the answer of one who does listen: busy, for
-		// instance; and so is a refusal without words, by one who has given up in
-		// the meantime. Later attempts may fare better.
-		answered := errors.As(err, new(*conn.RefusedError)) || errors.As(err, new(*verbs.RejectError))
-		if errors.Is(err, conn.ErrRefused) && !answered {
+		// instance. Later attempts may fare better.
+		if errors.Is(err, conn.ErrRefused) && !errors.As(err, new(*conn.RefusedError)) {
 			return errRefused{err}
 		}
 		return err

@@ -126,6 +126,9 @@ func (p *pairing) measure(o *options, runs int) (ours, theirs []float64, err err
 	for i := range runs {
 		a, err1 := p.ours(o)
 		b, err2 := p.theirs(o)
+		for tries := 0; errors.Is(err2, errNoFigure) && tries < 5; tries++ {
+			b, err2 = p.theirs(o)
+		}
 		if err := errors.Join(err1, err2); err != nil {
 			return nil, nil, fmt.Errorf("%s, run %d: %w", p.name, i, err)
 		}

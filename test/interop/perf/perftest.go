@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -14,6 +15,17 @@ import (
 // A run of perftest that takes longer has failed.
 const limit = 90 * time.Second
 
+// figure is what perftest gave, if it did: now and then, after a short run above all, it divides by zero.
+func figure(s string) (float64, error) {
+	v, err := strconv.ParseFloat(s, 64)
+	if err == nil && (math.IsInf(v, 0) || math.IsNaN(v) || v <= 0) {
+		err = errNoFigure
+	}
+	return v, err
+}
+
+var errNoFigure = errors.New("perftest gave no figure")
+
 // perftestBW returns bytes per second, the average of n messages.
 func perftestBW(o *options, program string, size, n int) (float64, error) {
 	fields, err := perftest(o, program, size, n, 5)
@@ -21,7 +33,7 @@ func perftestBW(o *options, program string, size, n int) (float64, error) {
 		return 0, err
 	}
 	// #bytes #iterations BW-peak[MiB/sec] BW-average[MiB/sec] MsgRate
-	v, err := strconv.ParseFloat(fields[3], 64)
+	v, err := figure(fields[3])
 	return v * mib, err
 }
 
@@ -36,7 +48,7 @@ func perftestLat(o *options, poll bool, n int) (float64, error) {
 		return 0, err
 	}
 	// #bytes #iterations t_min t_max t_typical t_avg ...
-	v, err := strconv.ParseFloat(fields[4], 64)
+	v, err := figure(fields[4])
 	return v * 1e-6, err
 }
 

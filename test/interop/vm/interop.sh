@@ -111,7 +111,7 @@ removed() {
 	"$bin"/storage-node serve --device "${1}0" --listen "$guest_addr:7999" --arena 64MiB --data $log.data >$log 2>&1 &
 	node=$!
 	until_ says $log 'listening rdma://' >/dev/null || return 1
-	(while echo 0123456789abcdef0123456789abcdef; do :; done) 2>/dev/null |
+	yes 0123456789abcdef0123456789abcdef 2>/dev/null |
 		timeout 60 "$bin"/storage-node put --device "${1}0" --server "$guest_addr:7999" --timeout 10s k - >$log.client 2>&1 &
 	client=$!
 	until_ filled $log.data || { echo "nothing comes"; cat $log.client; return 1; }

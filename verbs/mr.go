@@ -79,7 +79,17 @@ func (m *MR) describe(r *Resource) {
 func (m *MR) InFlight() int {
 	m.pd.dev.mu.Lock()
 	defer m.pd.dev.mu.Unlock()
-	n, _ := m.pd.sumLocked(m)
+	n := 0
+	for q := range m.pd.qps {
+		q.mu.Lock()
+		n += q.uses.count(m)
+		q.mu.Unlock()
+	}
+	for s := range m.pd.srqs {
+		s.mu.Lock()
+		n += s.uses.count(m)
+		s.mu.Unlock()
+	}
 	return n
 }
 
@@ -182,6 +192,15 @@ func (m *MR) ScopeInto(s *MR, qp *QP, off, n uint64, acc Access) error {
 	d.mu.Lock()
 	s.obj.linkLocked()
 	d.mu.Unlock()
+	// Revoke closes the region before it looks for the keys that there are: it
+	// has found this one, or this sees that the region is closed.
+	if st := m.state.Load(); st == mrDraining || st == mrClosed {
+		err := fmt.Errorf("%v is being deregistered: %w", m, ErrClosed)
+		if derr := s.deregisterScopedLocked(); derr != nil {
+			err = joinErr(err, derr)
+		}
+		return fail(err)
+	}
 	return nil
 }
 
@@ -259,6 +278,11 @@ func (m *MR) busyLocked() error {
 func (m *MR) deregisterScoped() error {
 	m.check.Lock()
 	defer m.check.Unlock()
+	return m.deregisterScopedLocked()
+}
+
+// deregisterScopedLocked is deregisterScoped with m.check held.
+func (m *MR) deregisterScopedLocked() error {
 	if m.state.Load() == mrClosed {
 		return nil
 	}
@@ -283,17 +307,21 @@ func (m *MR) DeregisterWait(ctx context.Context) error {
 	return m.drainAnd(ctx, func(ctx context.Context) error { return m.waitIdle(ctx) })
 }
 
-// Revoke withdraws remote access (ends the region's scoped keys and windows),
-// waits until no request names it, and deregisters. With killQPs, QPs that still
-// use the region when ctx ends are put to ERR, which flushes their requests, and
-// it waits once more, for Config.CloseTimeout, for the completions to be polled.
-// On error posts are allowed again, but not what was withdrawn.
+// Revoke withdraws remote access (ends the region's scoped keys and windows; none
+// are made meanwhile), waits until no request names it, and deregisters. With
+// killQPs, QPs that still use the region when ctx ends are put to ERR, which
+// flushes their requests, and it waits once more, for Config.CloseTimeout, for
+// the completions to be polled. On error posts are allowed again, but not what
+// was withdrawn; the error says, too, what could not be withdrawn.
 func (m *MR) Revoke(ctx context.Context, killQPs bool) error {
 	return m.drainAnd(ctx, func(ctx context.Context) error {
 		werr := m.withdraw()
 		err := m.waitIdle(ctx)
-		if err == nil || !killQPs || !errors.Is(err, ErrBusy) {
-			return err
+		switch {
+		case err == nil:
+			return nil
+		case !killQPs || !errors.Is(err, ErrBusy):
+			return joinErr(err, werr)
 		}
 		d := m.pd.dev
 		d.mu.Lock()
@@ -375,9 +403,15 @@ func (m *MR) drainAnd(ctx context.Context, wait func(context.Context) error) err
 	m.pd.draining[m] = struct{}{}
 	d.mu.Unlock()
 
-	err := wait(ctx)
-	if err == nil {
-		err = m.Deregister()
+	var err error
+	for {
+		if err = wait(ctx); err == nil {
+			err = m.Deregister()
+		}
+		// Somebody who had begun before has made a key in the meantime.
+		if _, again := errors.AsType[*BusyError](err); !again || ctx.Err() != nil {
+			break
+		}
 	}
 
 	d.mu.Lock()

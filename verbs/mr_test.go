@@ -389,3 +389,37 @@ func TestBusyIsTheChecklist(t *testing.T) {
 	require.NoError(t, r.mr.Deregister())
 	require.Nil(t, r.mr.Busy())
 }
+
+// While a region is being revoked nobody makes keys of it, or they would be in
+// the way for ever.
+func TestNoKeysOfARegionBeingRevoked(t *testing.T) {
+	r := newRig(t, nil, verbs.Config{}, verbs.QPConfig{})
+	r.send(verbs.SendWR{WRID: 1, Flags: verbs.SendSignaled, SGEs: r.sge(8)})
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	done := make(chan error)
+	go func() { done <- r.mr.Revoke(ctx, false) }() // ends when the request is polled
+	require.Eventually(t, func() bool {
+		key, err := r.mr.Scope(r.qp, 0, 8, verbs.AccessRemoteRead)
+		if err == nil {
+			require.NoError(t, key.Deregister())
+			return false
+		}
+		require.ErrorIs(t, err, verbs.ErrClosed)
+		return true
+	}, time.Minute, time.Millisecond)
+	var keys sync.WaitGroup
+	for range 4 {
+		keys.Go(func() {
+			for r.mr.Live() { // ends when the region is gone
+				if key, err := r.mr.Scope(r.qp, 0, 8, verbs.AccessRemoteRead); err == nil {
+					_ = key.Deregister()
+				}
+			}
+		})
+	}
+	r.lq.finish(0)
+	require.Equal(t, []uint64{1}, wrids(r.poll()))
+	require.NoError(t, <-done)
+	keys.Wait()
+}

@@ -25,6 +25,8 @@ type MW struct {
 	mr      *MR
 	pending int  // binds and invalidations that are outstanding
 	bound   bool // a bind completed
+
+	invalidated func() // see OnInvalidate
 }
 
 // windowOp is a bind or invalidation in the ledger of a QP.
@@ -64,6 +66,15 @@ func (w *MW) RKey() uint32 {
 	return w.rkey
 }
 
+// OnInvalidate makes f be called once the peer has ended the binding with a
+// SEND_WITH_INV, as MR.OnInvalidate does for scoped keys: f may close the window.
+// It has to be set before the peer knows the key. It is not called after Close.
+func (w *MW) OnInvalidate(f func()) {
+	w.pd.dev.mu.Lock()
+	defer w.pd.dev.mu.Unlock()
+	w.invalidated = f
+}
+
 // PD returns the protection domain.
 func (w *MW) PD() *PD { return w.pd }
 
@@ -94,7 +105,7 @@ func (w *MW) Close() error {
 		if w.pd.windows[w.rkey] == w {
 			delete(w.pd.windows, w.rkey)
 		}
-		w.qp, w.mr, w.bound = nil, nil, false // its parents have been given up with it
+		w.qp, w.mr, w.bound, w.invalidated = nil, nil, false, nil // its parents have been given up with it
 	})
 }
 
@@ -230,6 +241,7 @@ func (d *Device) peerInvalidated(q *QP, rkey uint32) (then func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if w := q.pd.windows[rkey]; w != nil && w.qp == q {
+		then, w.invalidated = w.invalidated, nil
 		w.detachLocked()
 	}
 	if m := q.pd.onInvalidate[rkey]; m != nil && m.scope == q {

@@ -117,6 +117,8 @@ type Script struct {
 	Poll func([]driver.WC) []driver.WC
 	// Event may change an event; false drops it.
 	Event func(*driver.Event) bool
+	// Caps may take capabilities away, so that callers do without.
+	Caps func(*driver.Caps)
 
 	mu    sync.Mutex
 	calls [opCount]int

@@ -90,8 +90,14 @@ func (f *Faulty) FlushAll() error {
 	return nil
 }
 
-// Caps are the wrapped device's.
-func (f *Faulty) Caps() driver.Caps { return f.d.Caps() }
+// Caps are the wrapped device's, less what the Script takes away.
+func (f *Faulty) Caps() driver.Caps {
+	c := f.d.Caps()
+	if f.s.Caps != nil {
+		f.s.Caps(&c)
+	}
+	return c
+}
 
 // AllocPD implements driver.Device.
 func (f *Faulty) AllocPD() (driver.PD, error) {

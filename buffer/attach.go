@@ -15,6 +15,7 @@ import (
 type attachment struct {
 	pd     *verbs.PD
 	acc    verbs.Access
+	keys   KeyKind
 	regs   []registration // per region of the arena
 	grants atomic.Int64
 }
@@ -41,7 +42,7 @@ func (r *registration) clear() {
 func (r *registration) registered() bool { return r.job != nil && !r.job.done() }
 
 // Attach registers every region on pd, with local rights (and window binding
-// where the device has windows), or none; regions that are added later are
+// where the device has windows; for remote rights see Config.TrustFabric), or none; regions that are added later are
 // registered before they are used. Before that it checks the device's limits
 // and, where the device pins, RLIMIT_MEMLOCK: see Preflight; and, where the
 // device pins, it touches the memory on all cores, which the device would do on
@@ -68,9 +69,14 @@ func (a *Arena) Attach(ctx context.Context, pd *verbs.PD) error {
 	if err := preflight(a.cfg, caps, systemLimits()); err != nil {
 		return err
 	}
-	at := &attachment{pd: pd, acc: verbs.AccessLocalWrite, regs: make([]registration, len(a.regions))}
+	at := &attachment{
+		pd: pd, acc: verbs.AccessLocalWrite, keys: keysOf(caps, a.cfg.TrustFabric), regs: make([]registration, len(a.regions)),
+	}
 	if caps.MW2 {
 		at.acc |= verbs.AccessMWBind
+	}
+	if a.cfg.TrustFabric && (at.keys == KeyWide || caps.ReadSinkNeedsRemoteWrite) {
+		at.acc |= verbs.AccessRemoteRead | verbs.AccessRemoteWrite
 	}
 	var live []int
 	for i := range a.regions {

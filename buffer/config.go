@@ -57,6 +57,20 @@ type Config struct {
 	// Scrub zeroes a slot when it changes owners. Default off: the new owner
 	// sees what the old one left.
 	Scrub bool
+	// TrustFabric exposes the arena's memory: on devices that can not confine a
+	// key to a range and a connection (neither scoped keys nor windows that
+	// confine), and on those that READ only into remotely writable memory, the
+	// regions are registered with remote read and write rights, and a grant is
+	// the key of the whole region. Whoever has a connection on the PD, and has
+	// seen or guessed a key, can then read and write all of the arena, at any
+	// time until its connection is gone: what a grant was for is only
+	// agreed, and Revoke only gives the memory back. So it is for payload only,
+	// in an arena of its own, where every machine that can reach the device is
+	// as trusted as this one; with Scrub nobody sees there what others have left,
+	// and builds with the tag invariants find writes beside and after. Such an
+	// arena does not shrink. Default off: payload that can not be granted travels
+	// in messages.
+	TrustFabric bool
 	// FailWhenFull makes Get and GetList return ErrExhausted or ErrQuota where
 	// they would wait for somebody to release. For memory within Budget that is
 	// yet to be added they wait. Default off.
@@ -159,6 +173,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.ShrinkAfter == 0 {
 		c.ShrinkAfter = time.Minute
+	}
+	if c.TrustFabric {
+		c.ShrinkAfter = -1 // who has a key keeps it, and not every device ends its use in time
 	}
 	switch {
 	case c.Reserve < 0:

@@ -1,6 +1,7 @@
 package buffer
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -15,9 +16,71 @@ type Grant struct {
 	mu    sync.Mutex
 	b     RDMABuffer // zero: ended
 	at    *attachment
-	key   verbs.MR
+	kind  KeyKind
+	key   verbs.MR  // KeyScoped
+	mw    *verbs.MW // KeyWindow
+	rkey  uint32    // but for KeyScoped
+	addr  uint64    // likewise
 	timer *time.Timer
 	ended func(GrantEnd)
+}
+
+// KeyKind is what a grant gives the peer on a device.
+type KeyKind uint8
+
+const (
+	// KeyNone: nothing, the device can not confine.
+	KeyNone KeyKind = iota
+	// KeyScoped: a scoped key (verbs.MR.Scope), for the range and the connection.
+	KeyScoped
+	// KeyWindow: a type 2 memory window, for the range and the connection. It is
+	// made by a request on the QP: see GrantWindow.
+	KeyWindow
+	// KeyWide: the key of the whole region, of an arena with Config.TrustFabric.
+	KeyWide
+)
+
+var keyKindNames = [...]string{"none", "scoped key", "window", "wide key"}
+
+func (k KeyKind) String() string {
+	if int(k) < len(keyKindNames) {
+		return keyKindNames[k]
+	}
+	return fmt.Sprint(uint8(k))
+}
+
+// keysOf is what grants are made of on a device, the narrowest first.
+func keysOf(caps verbs.Caps, trust bool) KeyKind {
+	switch {
+	case caps.ScopedKeys:
+		return KeyScoped
+	case caps.MW2 && caps.MWConfines:
+		return KeyWindow
+	case trust:
+		return KeyWide
+	}
+	return KeyNone
+}
+
+// Keys is what a grant of the arena's memory is on pd; KeyNone where the arena is
+// not attached.
+func (a *Arena) Keys(pd *verbs.PD) KeyKind {
+	if at := a.attachment(pd); at != nil {
+		return at.keys
+	}
+	return KeyNone
+}
+
+// Rights are the access rights with which b is registered on pd; false where it
+// is not registered there.
+func (b RDMABuffer) Rights(pd *verbs.PD) (verbs.Access, bool) {
+	b.live()
+	if at := b.a.attachment(pd); at != nil {
+		if mr := at.regs[b.slot>>b.a.rgnShift].mr.Load(); mr != nil {
+			return mr.Access(), true
+		}
+	}
+	return 0, false
 }
 
 // GrantTerms are what a peer is given, and for how long.
@@ -46,28 +109,53 @@ type GrantEnd struct {
 }
 
 // GrantFor is Grant with terms. It returns ErrNotSupported, besides, where Once
-// is asked for and one of the ends has no send with invalidate.
+// is asked for and one of the ends has no send with invalidate, and for a wide
+// key (Config.TrustFabric) with Once or Lifetime, which it can not keep.
 func (b RDMABuffer) GrantFor(qp *verbs.QP, t GrantTerms) (*Grant, error) {
+	g := new(Grant)
+	if err := b.grantFor(g, qp, t, func() error { return b.GrantInto(g, qp, t.Access) }); err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// GrantWindowFor is GrantWindow with terms: see GrantFor.
+func (b RDMABuffer) GrantWindowFor(qp *verbs.QP, t GrantTerms, wrid uint64) (*Grant, error) {
+	g := new(Grant)
+	if err := b.grantFor(g, qp, t, func() error { return b.GrantWindowInto(g, qp, t.Access, wrid) }); err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+func (b RDMABuffer) grantFor(g *Grant, qp *verbs.QP, t GrantTerms, grant func() error) error {
 	if t.Once && !qp.Features().SendInv {
-		return nil, fmt.Errorf("%w: a grant for one operation needs send with invalidate on both ends: use Lifetime, and Revoke", ErrNotSupported)
+		return fmt.Errorf("%w: a grant for one operation needs send with invalidate on both ends: use Lifetime, and Revoke", ErrNotSupported)
 	}
 	if t.Lifetime < 0 {
-		return nil, fmt.Errorf("%w: a grant for %v", ErrInvalid, t.Lifetime)
+		return fmt.Errorf("%w: a grant for %v", ErrInvalid, t.Lifetime)
 	}
-	g := new(Grant)
-	if err := b.GrantInto(g, qp, t.Access); err != nil {
-		return nil, err
+	if (t.Once || t.Lifetime > 0) && b.a.Keys(qp.PD()) == KeyWide {
+		return fmt.Errorf("%w: the key of a whole region can not be withdrawn: no Once and no Lifetime with Config.TrustFabric", ErrNotSupported)
+	}
+	if err := grant(); err != nil {
+		return err
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.ended = t.Ended
 	if t.Once {
-		g.key.OnInvalidate(func() { g.end(true) })
+		over := func() { g.end(true) }
+		if g.kind == KeyWindow {
+			g.mw.OnInvalidate(over)
+		} else {
+			g.key.OnInvalidate(over)
+		}
 	}
 	if t.Lifetime > 0 {
 		g.timer = time.AfterFunc(t.Lifetime, func() { g.end(false) })
 	}
-	return g, nil
+	return nil
 }
 
 // end ends the grant by itself.
@@ -85,11 +173,13 @@ func (g *Grant) end(byPeer bool) {
 	}
 }
 
-// Grant makes a scoped key for exactly b's bytes with the remote rights acc
+// Grant makes a key for exactly b's bytes with the remote rights acc
 // (verbs.AccessRemoteRead, verbs.AccessRemoteWrite), usable by the peer of qp
-// only. It takes a reference of its own. The arena has to be attached to qp's
-// PD. ErrNotSupported where the device has no scoped keys. It must be revoked
-// before qp is closed.
+// only; or, with Config.TrustFabric on devices that can not confine a key,
+// returns that of the region. It takes a reference of its own. The arena has to
+// be attached to qp's PD. ErrNotSupported where it would have to be a window (see
+// GrantWindow), or nothing (KeyNone). It must be revoked before qp is closed; a
+// wide one in use by a peer that does not answer any more, after.
 func (b RDMABuffer) Grant(qp *verbs.QP, acc verbs.Access) (*Grant, error) {
 	g := new(Grant)
 	if err := b.GrantInto(g, qp, acc); err != nil {
@@ -101,6 +191,61 @@ func (b RDMABuffer) Grant(qp *verbs.QP, acc verbs.Access) (*Grant, error) {
 // GrantInto is Grant into a Grant of the caller's, zero or revoked, which it
 // reuses without allocating.
 func (b RDMABuffer) GrantInto(g *Grant, qp *verbs.QP, acc verbs.Access) error {
+	return b.grant(g, qp, acc, func(at *attachment, mr *verbs.MR, off uint64) error {
+		switch at.keys {
+		case KeyScoped:
+			return mr.ScopeInto(&g.key, qp, off, uint64(b.size()), acc)
+		case KeyWide:
+			if b.size() == 0 {
+				return fmt.Errorf("%w: a grant of no bytes", ErrInvalid)
+			}
+			if acc &= verbs.AccessRemoteAtomic; acc != 0 {
+				return fmt.Errorf("%w: %v with Config.TrustFabric", ErrNotSupported, acc)
+			}
+			g.rkey, g.addr = mr.RKey(), mr.Addr()+off
+			return nil
+		case KeyWindow:
+			return fmt.Errorf("%w: %s grants by windows: use GrantWindow", ErrNotSupported, qp.Device().Name())
+		}
+		return fmt.Errorf("%w: %s has no keys that are confined to a range and a connection: send the payload in messages, or see Config.TrustFabric",
+			ErrNotSupported, qp.Device().Name())
+	})
+}
+
+// GrantWindow is Grant by a type 2 memory window, on devices with Caps.MW2 and
+// Caps.MWConfines. It posts a request on qp, which completes with wrid on qp's
+// send CQ; what is posted on qp afterwards may carry the key to the peer. Until
+// that completion has been polled Revoke is refused, as long as qp is not in ERR.
+// Errors, besides those of Grant: verbs.ErrQueueFull, verbs.ErrQPState (not
+// connected), verbs.ErrLimit (windows).
+func (b RDMABuffer) GrantWindow(qp *verbs.QP, acc verbs.Access, wrid uint64) (*Grant, error) {
+	g := new(Grant)
+	if err := b.GrantWindowInto(g, qp, acc, wrid); err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// GrantWindowInto is GrantWindow into a Grant of the caller's, zero or revoked.
+func (b RDMABuffer) GrantWindowInto(g *Grant, qp *verbs.QP, acc verbs.Access, wrid uint64) error {
+	if caps := qp.Device().Caps(); !caps.MW2 || !caps.MWConfines {
+		return fmt.Errorf("%w: %s has no windows that confine", ErrNotSupported, qp.Device().Name())
+	}
+	return b.grant(g, qp, acc, func(_ *attachment, mr *verbs.MR, off uint64) error {
+		w, err := qp.PD().AllocMW()
+		if err != nil {
+			return err
+		}
+		if err := qp.BindMW(w, mr, off, uint64(b.size()), acc, wrid); err != nil {
+			return errors.Join(err, w.Close()) // not bound: nothing is in its way
+		}
+		g.mw, g.rkey, g.addr = w, w.RKey(), mr.Addr()+off
+		return nil
+	})
+}
+
+// grant fills g in, with what key makes.
+func (b RDMABuffer) grant(g *Grant, qp *verbs.QP, acc verbs.Access, key func(at *attachment, mr *verbs.MR, off uint64) error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.b.IsZero() {
@@ -110,9 +255,6 @@ func (b RDMABuffer) GrantInto(g *Grant, qp *verbs.QP, acc verbs.Access) error {
 		return fmt.Errorf("%w: a grant of %v: give AccessRemoteRead, AccessRemoteWrite, AccessRemoteAtomic", ErrInvalid, acc)
 	}
 	pd := qp.PD()
-	if !pd.Device().Caps().ScopedKeys {
-		return fmt.Errorf("%w: %s has no scoped keys: send the payload in messages", ErrNotSupported, pd.Device().Name())
-	}
 	a := b.a
 	at := a.attachment(pd)
 	if at == nil {
@@ -126,14 +268,25 @@ func (b RDMABuffer) GrantInto(g *Grant, qp *verbs.QP, acc verbs.Access) error {
 	}
 	ref := b.Retain()
 	mr := at.regs[b.slot>>a.rgnShift].mr.Load()
-	if err := mr.ScopeInto(&g.key, qp, a.offset(b.num())+uint64(b.off()), uint64(b.size()), acc); err != nil {
+	g.kind, g.mw = at.keys, nil
+	if err := key(at, mr, a.offset(b.num())+uint64(b.off())); err != nil {
 		ref.Release()
 		at.grants.Add(-1)
 		return err
 	}
+	if g.mw != nil {
+		g.kind = KeyWindow
+	}
 	a.grants.Add(1)
 	g.b, g.at = ref, at
 	return nil
+}
+
+// Kind is what the grant is made of.
+func (g *Grant) Kind() KeyKind {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.kind
 }
 
 // RKey is the key that the peer uses; 0 once revoked.
@@ -142,6 +295,9 @@ func (g *Grant) RKey() uint32 {
 	defer g.mu.Unlock()
 	if g.b.IsZero() {
 		return 0
+	}
+	if g.kind != KeyScoped {
+		return g.rkey
 	}
 	return g.key.RKey()
 }
@@ -152,6 +308,9 @@ func (g *Grant) Addr() uint64 {
 	defer g.mu.Unlock()
 	if g.b.IsZero() {
 		return 0
+	}
+	if g.kind != KeyScoped {
+		return g.addr
 	}
 	return g.key.Addr()
 }
@@ -172,8 +331,10 @@ func (g *Grant) Buffer() RDMABuffer {
 }
 
 // Revoke withdraws the grant: after it has returned nil no byte lands, and the
-// buffer's reference is given back. On error the grant is still live and keeps
-// its reference; call Revoke again. Revoking what is revoked returns nil.
+// buffer's reference is given back; with a wide key it only does the latter. On
+// error the grant is still live and keeps its reference; call Revoke again, for a
+// window whose error matches verbs.ErrBusy once its request's completion has been
+// polled. Revoking what is revoked returns nil.
 func (g *Grant) Revoke() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -188,9 +349,19 @@ func (g *Grant) revokeLocked() error {
 	if g.timer != nil {
 		g.timer.Stop()
 	}
-	if err := deregister(&g.key); err != nil {
+	var err error
+	switch g.kind {
+	case KeyScoped:
+		err = deregister(&g.key)
+	case KeyWindow:
+		if err = g.mw.Close(); errors.Is(err, verbs.ErrDeviceLost) {
+			err = nil
+		}
+	}
+	if err != nil {
 		return err
 	}
+	g.mw = nil
 	g.at.grants.Add(-1)
 	g.b.a.grants.Add(-1)
 	b := g.b

@@ -283,6 +283,8 @@ func (c *RegCache) register(ctx context.Context, e *entry) error {
 	slots := slices.Clone(c.free[len(c.free)-n:])
 	c.free = c.free[:len(c.free)-n]
 	c.mu.Unlock()
+	c.pds.RLock()
+	defer c.pds.RUnlock()
 	regions := make([]int, n)
 	for i, s := range slots {
 		lo := uint64(i) * c.piece

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,7 +14,8 @@ import (
 
 // RegCacheConfig is what a RegCache is made of.
 type RegCacheConfig struct {
-	// PDs are where memory is registered. Each outlives the cache.
+	// PDs are where memory is registered. Each outlives the cache, unless Detach
+	// comes first. With none, memory is for streams only.
 	PDs []*verbs.PD
 	// MaxIdle is how many registrations the cache keeps that nobody uses, and
 	// MaxIdleBytes how many bytes in them; the ones not used for longest go
@@ -42,7 +44,8 @@ type RegCache struct {
 	pins  bool
 	cfg   RegCacheConfig
 
-	leave sync.Mutex // held while a registration is given up; before mu
+	leave sync.Mutex   // held while a registration is given up; before mu
+	pds   sync.RWMutex // for reading while memory is registered, for writing while a PD is detached; before leave
 
 	mu        sync.Mutex
 	closed    bool
@@ -67,9 +70,6 @@ var (
 
 // NewRegCache makes a cache for the PDs of cfg. Errors: ErrInvalid.
 func NewRegCache(cfg RegCacheConfig) (*RegCache, error) {
-	if len(cfg.PDs) == 0 {
-		return nil, fmt.Errorf("%w: RegCacheConfig.PDs is empty: name where memory is to be registered", ErrInvalid)
-	}
 	def := func(v *int, d int) {
 		if *v == 0 {
 			*v = d
@@ -101,7 +101,11 @@ func NewRegCache(cfg RegCacheConfig) (*RegCache, error) {
 			c.piece = caps.MaxMRSize
 		}
 		c.pins = c.pins || caps.Pins
-		ats = append(ats, &attachment{pd: pd, regs: make([]registration, cfg.MaxPieces)})
+		at := &attachment{pd: pd, keys: keysOf(caps, false), regs: make([]registration, cfg.MaxPieces)}
+		if at.keys == KeyWindow {
+			at.acc = verbs.AccessMWBind
+		}
+		ats = append(ats, at)
 	}
 	if c.piece > Page {
 		c.piece &^= Page - 1
@@ -203,8 +207,10 @@ func (c *RegCache) take(e *entry) (holders []Holder) {
 				Owner: "list, grant or posted work", Age: time.Since(c.a.start) - time.Duration(bornAt(st.meta.Load()))*time.Second,
 				Addr: c.a.regions[s].addr(), Len: uint64(len(c.a.regions[s].mem)), Refs: int(n), Posted: int(st.posted.Load()),
 			}
-			if mr := (*c.a.attachments.Load())[0].regs[s].mr.Load(); mr != nil {
-				h.LKey = mr.LKey()
+			if ats := *c.a.attachments.Load(); len(ats) > 0 {
+				if mr := ats[0].regs[s].mr.Load(); mr != nil {
+					h.LKey = mr.LKey()
+				}
 			}
 			holders = append(holders, h)
 			break
@@ -262,10 +268,12 @@ func (c *RegCache) giveUp(ctx context.Context, e *entry) error {
 	ats := *c.a.attachments.Load()
 	var jobs []*job
 	var results []RegionResult
+	device := ""
 	for _, s := range slots {
-		for _, at := range ats {
+		for _, at := range slices.Concat(ats, c.a.detaching) {
 			if reg := &at.regs[s]; reg.registered() {
 				mr := reg.mr.Load()
+				device = at.pd.Device().Name()
 				jobs = append(jobs, reg.job)
 				results = append(results, RegionResult{Region: int(s), Addr: mr.Addr(), Length: mr.Length(), LKey: mr.LKey()})
 			}
@@ -279,10 +287,10 @@ func (c *RegCache) giveUp(ctx context.Context, e *entry) error {
 		results[n].Err, results[n].Took = err, jobs[n].took
 	}
 	if errors.Join(errs...) != nil {
-		return &BatchError{Op: "deregister", Device: ats[0].pd.Device().Name(), Results: results}
+		return &BatchError{Op: "deregister", Device: device, Results: results}
 	}
 	for _, s := range slots {
-		for _, at := range ats {
+		for _, at := range slices.Concat(ats, c.a.detaching) {
 			at.regs[s].clear()
 		}
 		r := &c.a.regions[s]
@@ -313,6 +321,37 @@ func (c *RegCache) released(s uint32) {
 	if e := c.of[s]; e != nil && e.m.closed {
 		e.m.poke()
 	}
+}
+
+// Detach deregisters all that the cache has on pd, and registers nothing there
+// any more, so that pd can be closed; memory and lists of it stay as they are
+// elsewhere. No posted work may name the memory on pd and no grant be live
+// there: otherwise the error matches verbs.ErrBusy and everything stays. What
+// the device fails to deregister is in the *BatchError; call Detach again for it.
+// Detaching what is not attached returns nil.
+func (c *RegCache) Detach(ctx context.Context, pd *verbs.PD) error {
+	c.pds.Lock()
+	defer c.pds.Unlock()
+	c.leave.Lock()
+	defer c.leave.Unlock()
+	a := c.a
+	at := a.left(pd)
+	if at == nil {
+		if at = a.attachment(pd); at == nil {
+			return nil
+		}
+		others := slices.DeleteFunc(slices.Clone(*a.attachments.Load()), func(o *attachment) bool { return o == at })
+		a.publish(others)
+		if err := at.busy(); err != nil {
+			a.publish(append(others, at))
+			return err
+		}
+		a.detaching = append(a.detaching, at)
+	}
+	if results, ok := a.deregister(ctx, []*attachment{at}); !ok {
+		return &BatchError{Op: "detach", Device: pd.Device().Name(), Results: results}
+	}
+	return nil
 }
 
 // RegCacheStats are the counters and gauges of a RegCache.

@@ -59,11 +59,20 @@ type end struct {
 // connect makes two connected QPs on devices of their own over TCP on loopback.
 func connect(tb testing.TB) (x, y *end) {
 	tb.Helper()
+	return connectWith(tb, &verbstest.Script{})
+}
+
+// noConfig opens the device of the environment.
+var noConfig iwarp.Config
+
+// connectWith is connect over devices with a script.
+func connectWith(tb testing.TB, s *verbstest.Script) (x, y *end) {
+	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	ends := make([]*end, 2)
 	for i := range ends {
-		e := &end{tb: tb, pd: openPD(tb, iwarp.Config{}, &verbstest.Script{})}
+		e := &end{tb: tb, pd: openPD(tb, iwarp.Config{}, s)}
 		var err error
 		e.ch, err = e.pd.Device().CreateCompChannel()
 		require.NoError(tb, err)

@@ -71,6 +71,9 @@ func (a *Arena) Keys(pd *verbs.PD) KeyKind {
 	return KeyNone
 }
 
+// TrustFabric reports whether the arena was made with Config.TrustFabric.
+func (a *Arena) TrustFabric() bool { return a.cfg.TrustFabric }
+
 // Rights are the access rights with which b is registered on pd; false where it
 // is not registered there.
 func (b RDMABuffer) Rights(pd *verbs.PD) (verbs.Access, bool) {
@@ -226,20 +229,51 @@ func (b RDMABuffer) GrantWindow(qp *verbs.QP, acc verbs.Access, wrid uint64) (*G
 	return g, nil
 }
 
+// Window allocates g's window ahead, so that GrantWindowInto does not fail for
+// want of one. Revoke gives it up. g is zero or revoked.
+func (g *Grant) Window(pd *verbs.PD) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.b.IsZero() {
+		return fmt.Errorf("%w: the Grant is in use: Revoke it first", ErrInvalid)
+	}
+	if g.mw != nil && g.mw.PD() == pd {
+		return nil
+	}
+	w, err := pd.AllocMW()
+	if err == nil {
+		err = g.closeWindow()
+		g.mw = w
+	}
+	return err
+}
+
+// closeWindow gives g's window up, if it has one. Under Grant.mu.
+func (g *Grant) closeWindow() error {
+	if g.mw == nil {
+		return nil
+	}
+	err := g.mw.Close()
+	if err != nil && !errors.Is(err, verbs.ErrDeviceLost) {
+		return err
+	}
+	g.mw = nil
+	return nil
+}
+
 // GrantWindowInto is GrantWindow into a Grant of the caller's, zero or revoked.
 func (b RDMABuffer) GrantWindowInto(g *Grant, qp *verbs.QP, acc verbs.Access, wrid uint64) error {
 	if caps := qp.Device().Caps(); !caps.MW2 || !caps.MWConfines {
 		return fmt.Errorf("%w: %s has no windows that confine", ErrNotSupported, qp.Device().Name())
 	}
+	if err := g.Window(qp.PD()); err != nil {
+		return err
+	}
 	return b.grant(g, qp, acc, func(_ *attachment, mr *verbs.MR, off uint64) error {
-		w, err := qp.PD().AllocMW()
-		if err != nil {
-			return err
+		if err := qp.BindMW(g.mw, mr, off, uint64(b.size()), acc, wrid); err != nil {
+			return errors.Join(err, g.closeWindow()) // not bound: nothing is in its way
 		}
-		if err := qp.BindMW(w, mr, off, uint64(b.size()), acc, wrid); err != nil {
-			return errors.Join(err, w.Close()) // not bound: nothing is in its way
-		}
-		g.mw, g.rkey, g.addr = w, w.RKey(), mr.Addr()+off
+		g.kind, g.rkey, g.addr = KeyWindow, g.mw.RKey(), mr.Addr()+off
 		return nil
 	})
 }
@@ -268,14 +302,11 @@ func (b RDMABuffer) grant(g *Grant, qp *verbs.QP, acc verbs.Access, key func(at 
 	}
 	ref := b.Retain()
 	mr := at.regs[b.slot>>a.rgnShift].mr.Load()
-	g.kind, g.mw = at.keys, nil
+	g.kind = at.keys
 	if err := key(at, mr, a.offset(b.num())+uint64(b.off())); err != nil {
 		ref.Release()
 		at.grants.Add(-1)
 		return err
-	}
-	if g.mw != nil {
-		g.kind = KeyWindow
 	}
 	a.grants.Add(1)
 	g.b, g.at = ref, at
@@ -339,7 +370,7 @@ func (g *Grant) Revoke() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.b.IsZero() {
-		return nil
+		return g.closeWindow()
 	}
 	return g.revokeLocked()
 }
@@ -354,14 +385,11 @@ func (g *Grant) revokeLocked() error {
 	case KeyScoped:
 		err = deregister(&g.key)
 	case KeyWindow:
-		if err = g.mw.Close(); errors.Is(err, verbs.ErrDeviceLost) {
-			err = nil
-		}
+		err = g.closeWindow()
 	}
 	if err != nil {
 		return err
 	}
-	g.mw = nil
 	g.at.grants.Add(-1)
 	g.b.a.grants.Add(-1)
 	b := g.b

@@ -53,7 +53,9 @@ func newCache(t *testing.T, cfg RegCacheConfig) *RegCache {
 // closeCache is to be deferred: it comes before mmap's memory goes.
 func closeCache(t *testing.T, c *RegCache) {
 	t.Helper()
-	require.NoError(t, c.Close(context.Background()))
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) // of a test that has failed
+	defer cancel()
+	require.NoError(t, c.Close(ctx))
 	require.Equal(t, RegCacheStats{FreePieces: c.cfg.MaxPieces, Hits: c.hits, Misses: c.misses, Evicted: c.evicted}, c.Stats())
 }
 
@@ -406,3 +408,55 @@ func memfd2(t *testing.T) uintptr {
 func ptr(b []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(b)) }
 
 func sliceAt(p unsafe.Pointer, n int) []byte { return unsafe.Slice((*byte)(p), n) }
+
+// Detach gives a PD up without its memory: not while work or a grant is there.
+func TestMemoryDetach(t *testing.T) {
+	verbstest.NoLeaks(t)
+	ctx := context.Background()
+	x, z := openPD(t, iwarp.Config{}, &verbstest.Script{}), openPD(t, iwarp.Config{}, &verbstest.Script{})
+	c := newCache(t, RegCacheConfig{PDs: []*verbs.PD{x, z}})
+	defer closeCache(t, c)
+	m, err := c.Add(anon(t, 3*Page))
+	require.NoError(t, err)
+	r := mustRegister(t, m, 0)
+	l := r.List()
+	at := c.a.attachment(x)
+	at.grants.Add(1)
+	require.ErrorIs(t, c.Detach(ctx, x), verbs.ErrBusy)
+	require.Equal(t, 1, regions(x), "everything stays")
+	at.grants.Add(-1)
+	require.NoError(t, c.Detach(ctx, x))
+	require.NoError(t, c.Detach(ctx, x))
+	require.Zero(t, regions(x))
+	require.Equal(t, 1, regions(z))
+	require.Nil(t, l.SGEs(nil, x)[0].MR)
+	require.NotNil(t, l.SGEs(nil, z)[0].MR)
+	_, ok := l.At(0).Rights(x)
+	require.False(t, ok)
+	l.Release()
+	r.Close()
+	r = mustRegister(t, m, verbs.AccessLocalWrite) // elsewhere it goes on
+	require.Zero(t, regions(x))
+	require.Equal(t, 2, regions(z))
+	r.Close()
+}
+
+// Without a PD memory is for streams.
+func TestMemoryWithoutPD(t *testing.T) {
+	c := newCache(t, RegCacheConfig{})
+	defer closeCache(t, c)
+	mem := anon(t, 2*Page)
+	m, err := c.Add(mem)
+	require.NoError(t, err)
+	r := mustRegister(t, m, 0)
+	l := r.List()
+	mem[5] = 9
+	require.EqualValues(t, 9, l.At(0).Bytes()[5])
+	short, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	var leak *LeakError
+	require.ErrorAs(t, m.Close(short), &leak)
+	require.Len(t, leak.Holders, 2)
+	l.Release()
+	r.Close()
+}

@@ -140,7 +140,7 @@ func (c *Conn) reap(graceful bool) {
 	if err := c.qp.SetError(); err != nil {
 		c.e.log.Warn("set QP to ERR", "remote", c.remote, "err", err)
 	}
-	c.withdraw()
+	c.withdraw(false)
 	c.drain()
 	c.l.hide(c)
 	for {
@@ -154,8 +154,9 @@ func (c *Conn) reap(graceful bool) {
 		// referenced, and Endpoint.Shutdown names the connection.
 		c.e.log.Warn("destroy QP", "remote", c.remote, "err", err)
 		time.Sleep(destroyRetry)
-		c.withdraw()
+		c.withdraw(false)
 	}
+	c.withdraw(true)
 	c.kick(mailReaped)
 }
 
@@ -227,27 +228,6 @@ func (c *Conn) drainProgress() {
 	select {
 	case c.progress <- struct{}{}:
 	default:
-	}
-}
-
-// withdraw revokes every grant: the peer's access is over.
-func (c *Conn) withdraw() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.rndv.timer != nil {
-		c.rndv.timer.Stop()
-	}
-	for rkey := range c.grants {
-		if err := c.revokeLocked(rkey); err != nil {
-			c.e.log.Warn("revoke a grant", "remote", c.remote, "err", err)
-		}
-	}
-	for i := range c.rndv.sends {
-		d := &c.rndv.sends[i]
-		// Keys may be left of a payload that was refused.
-		if err := errors.Join(revokeAll(d.grants), d.finish()); err != nil {
-			c.e.log.Warn("revoke a rendezvous", "remote", c.remote, "err", err)
-		}
 	}
 }
 

@@ -49,6 +49,8 @@ func (p *poller) completed(l *lane, wc *verbs.WC) {
 		c.mu.Unlock()
 	case wrOp:
 		c.opCompleted(index)
+	case wrBind:
+		c.bindCompleted()
 	}
 }
 

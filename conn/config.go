@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/argonaut-rdma/argonaut/buffer"
 	"github.com/argonaut-rdma/argonaut/verbs"
 )
 
@@ -57,6 +58,17 @@ type Config struct {
 	// direction: 1 to 256. Default 8; negative: payload is only ever sent
 	// eagerly.
 	Rendezvous int
+
+	// Exposed says that the fabric is trusted, and gives the memory that all of
+	// it may touch: an arena with buffer.Config.TrustFabric, which NewEndpoint
+	// attaches and Shutdown detaches, and which outlives the endpoint. Where the
+	// device can not confine a key to a range and a connection, payload of this
+	// arena can nevertheless be granted and sent by rendezvous; where it reads
+	// only into remotely writable memory (iWARP hardware), payloads are fetched
+	// into it. Elsewhere it is an arena like any other. A peer that knows or
+	// guesses a key reads and writes all of it, until its connection is gone:
+	// Revoke can not prevent that. Default nil: such payload is sent eagerly.
+	Exposed *buffer.Arena
 
 	// HandshakeTimeout bounds a handshake, up to the dialer's first frame.
 	// Default 10 s.
@@ -172,6 +184,9 @@ func (c *Config) resolve(caps *verbs.Caps, arena, budget int64) error {
 		if r.v < r.lo || r.v > r.hi {
 			return fmt.Errorf("%w: Config.%s is %d, not %d to %d", verbs.ErrInvalid, r.name, r.v, r.lo, r.hi)
 		}
+	}
+	if c.Exposed != nil && !c.Exposed.TrustFabric() {
+		return fmt.Errorf("%w: Config.Exposed is an arena without buffer.Config.TrustFabric", verbs.ErrInvalid)
 	}
 	if n := c.SendDepth + c.OpDepth; n > caps.MaxQPWR {
 		return fmt.Errorf("%w: Config.SendDepth + OpDepth is %d, %s allows %d", verbs.ErrLimit, n, caps.Name, caps.MaxQPWR)

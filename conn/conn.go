@@ -81,7 +81,7 @@ type Conn struct {
 	rndv      rndvRing
 	fetched   uint64 // payloads that we fetched from the peer
 	told      uint64 // of which we have told it
-	grants    map[uint32]*buffer.Grant
+	keys      keyState
 	ops       opTable
 
 	rx rxState // the poller's
@@ -106,9 +106,10 @@ func (c *Conn) MaxHead() int { return c.packetMax - wire.PacketLen - wire.Record
 // MaxMessage is the largest payload that the peer accepts, in bytes.
 func (c *Conn) MaxMessage() int64 { return int64(c.peer.MaxMessage) }
 
-// CanGrant reports whether Grant works on this connection: whether the device
-// confines remote access to the range and the connection.
-func (c *Conn) CanGrant() bool { return c.e.canGrant }
+// CanGrant reports whether Grant works on this connection, for any memory:
+// whether the device confines remote access to the range and the connection.
+// Without it only memory of Config.Exposed can be granted.
+func (c *Conn) CanGrant() bool { return c.e.keys == buffer.KeyScoped || c.e.keys == buffer.KeyWindow }
 
 // Epoch is the number of this connection that grants carry.
 func (c *Conn) Epoch() uint32 { return c.epoch }

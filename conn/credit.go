@@ -44,7 +44,7 @@ func (c *Conn) pumpControl() {
 	credits := owed > 0 && owed >= min(c.e.cfg.Credits/2, max(c.outstanding()-1, 1)) ||
 		owed+int(c.owedControl.Load()) >= c.e.cfg.Credits/2
 	bye := c.byeDue()
-	if !credits && c.fetched == c.told && c.parkedNow == c.toldPark && !c.greet && !bye {
+	if !credits && c.fetched == c.told && c.parkedNow == c.toldPark && !c.greet && !bye && len(c.keys.invs) == 0 {
 		return
 	}
 	reserve := noticeReserve
@@ -72,10 +72,16 @@ func (c *Conn) pumpControl() {
 	c.tx.wrs[0] = verbs.SendWR{
 		WRID: wrControl | uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGEs: s.sges,
 	}
+	if len(c.keys.invs) > 0 {
+		c.tx.wrs[0].Opcode, c.tx.wrs[0].InvalidateRKey = verbs.OpSendWithInv, c.keys.invs[0]
+	}
 	n, err := c.qp.PostSend(c.tx.wrs[:1])
 	if n == 0 {
 		c.postFailed(err)
 		return
+	}
+	if len(c.keys.invs) > 0 {
+		c.keys.invs = c.keys.invs[1:]
 	}
 	c.tx.controlBusy[i] = true
 	c.credits--
@@ -96,5 +102,5 @@ func (c *Conn) outstanding() int {
 // byeDue reports whether goodbye is to be said: all has been sent, fetched and
 // acknowledged. With c.mu.
 func (c *Conn) byeDue() bool {
-	return c.closing && !c.sentBye && c.tx.posted == c.tx.built && c.out.list == nil && c.rndv.empty()
+	return c.closing && !c.sentBye && c.tx.posted == c.tx.built && c.out.list == nil && c.rndv.empty() && len(c.keys.invs) <= 1
 }

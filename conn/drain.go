@@ -155,6 +155,15 @@ func (e *Endpoint) destroy(ctx context.Context) (errs []error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 4*e.cfg.DrainTimeout)
 	defer cancel()
 	note(e.arena.Detach(ctx, e.pd))
+	if x := e.cfg.Exposed; x != nil {
+		note(x.Detach(ctx, e.pd))
+	}
+	e.mu.Lock()
+	shared := e.shared
+	e.mu.Unlock()
+	for _, c := range shared {
+		note(c.Detach(ctx, e.pd))
+	}
 	note(e.pd.Close())
 	return errs
 }

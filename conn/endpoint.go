@@ -25,12 +25,14 @@ type Endpoint struct {
 	pd    *verbs.PD
 
 	recvOwner, sendOwner buffer.Owner
-	canGrant             bool   // keys are confined to a range and a connection
-	useSRQ               bool   // receive buffers are shared
-	features             uint32 // wire features that we offer
-	readSGE              int    // SGEs of a READ
-	maxOp                uint64 // bytes of a one-sided request
-	laneConns            int    // connections per lane
+	sinks                *buffer.Arena // of payloads that are fetched
+	sinkOwner            buffer.Owner
+	keys                 buffer.KeyKind // what grants are; wide ones of Config.Exposed only
+	useSRQ               bool           // receive buffers are shared
+	features             uint32         // wire features that we offer
+	readSGE              int            // SGEs of a READ
+	maxOp                uint64         // bytes of a one-sided request
+	laneConns            int            // connections per lane
 	pollers              []*poller
 	supplier             *supplier // of receive buffers
 	lists                *supplier // of payloads, which may wait for long
@@ -52,6 +54,7 @@ type Endpoint struct {
 	idle      chan struct{} // not nil: closed when conns is empty
 	lanes     []*lane
 	listeners []*verbs.Listener
+	shared    []*buffer.RegCache
 	past      ConnStats // of connections that are gone
 }
 
@@ -62,23 +65,42 @@ type Endpoint struct {
 // buffer.Arena.Attach, the device's.
 func NewEndpoint(dev *verbs.Device, a *buffer.Arena, cfg Config) (*Endpoint, error) {
 	caps := dev.Caps()
+	if a.TrustFabric() {
+		return nil, fmt.Errorf("%w: an arena with TrustFabric holds what peers may change at any time: give it as Config.Exposed", verbs.ErrInvalid)
+	}
 	if err := cfg.resolve(&caps, a.Account().Total, a.Stats().Budget); err != nil {
 		return nil, err
 	}
 	e := &Endpoint{
 		dev: dev, arena: a, cfg: cfg, caps: caps, log: cfg.Logger,
 		recvOwner: a.Owner("conn receive", 0), sendOwner: a.Owner("conn send", 0),
-		canGrant: caps.ScopedKeys && !cfg.noScopedKeys,
-		useSRQ:   caps.SRQ && !cfg.noSRQ,
-		readSGE:  max(caps.MaxReadSGE, 1),
-		maxOp:    min(caps.MaxMsgSize, maxOpBytes),
-		conns:    make(map[*Conn]struct{}),
+		useSRQ:  caps.SRQ && !cfg.noSRQ,
+		readSGE: max(caps.MaxReadSGE, 1),
+		maxOp:   min(caps.MaxMsgSize, maxOpBytes),
+		conns:   make(map[*Conn]struct{}),
 	}
 	a.Lasting(e.recvOwner) // receive buffers stay posted for as long as the endpoint lives
-	if cfg.Rendezvous > 0 && !caps.ReadSinkNeedsRemoteWrite {
+	e.sinks, e.sinkOwner = a, e.recvOwner
+	x := cfg.Exposed
+	if x != nil && caps.ReadSinkNeedsRemoteWrite {
+		e.sinks, e.sinkOwner = x, x.Owner("conn receive", 0)
+	}
+	if cfg.Rendezvous > 0 && (!caps.ReadSinkNeedsRemoteWrite || x != nil) {
 		e.features |= wire.FeatureRendezvous
 	}
-	e.laneConns = min(laneConns, caps.MaxCQE/(cfg.SendDepth+cfg.OpDepth+cfg.Credits))
+	switch {
+	case cfg.noScopedKeys:
+	case caps.ScopedKeys:
+		e.keys = buffer.KeyScoped
+	case caps.MW2 && caps.MWConfines:
+		e.keys = buffer.KeyWindow
+	case x != nil:
+		e.keys = buffer.KeyWide
+	}
+	if n := cfg.SendDepth + cfg.OpDepth + e.bindDepth(); n > caps.MaxQPWR {
+		return nil, fmt.Errorf("%w: Config.SendDepth + OpDepth, and %d for windows, is %d, %s allows %d", verbs.ErrLimit, e.bindDepth(), n, caps.Name, caps.MaxQPWR)
+	}
+	e.laneConns = min(laneConns, caps.MaxCQE/(cfg.SendDepth+cfg.OpDepth+cfg.Credits+e.bindDepth()))
 	if e.useSRQ {
 		e.laneConns = min(e.laneConns, caps.MaxSRQWR/cfg.Credits)
 	}
@@ -91,9 +113,19 @@ func NewEndpoint(dev *verbs.Device, a *buffer.Arena, cfg Config) (*Endpoint, err
 		return nil, err
 	}
 	e.life, e.cancel = context.WithCancel(context.Background())
-	if err = a.Attach(e.life, e.pd); err != nil {
+	detach := func(err error) error {
+		errs := []error{err, a.Detach(context.Background(), e.pd)}
+		if x != nil {
+			errs = append(errs, x.Detach(context.Background(), e.pd))
+		}
+		return errors.Join(append(errs, e.pd.Close())...)
+	}
+	if err = a.Attach(e.life, e.pd); err == nil && x != nil {
+		err = x.Attach(e.life, e.pd)
+	}
+	if err != nil {
 		e.cancel()
-		return nil, errors.Join(err, e.pd.Close())
+		return nil, detach(err)
 	}
 	for i := range cfg.Pollers {
 		p := &poller{e: e, index: i, done: make(chan struct{})}
@@ -109,7 +141,7 @@ func NewEndpoint(dev *verbs.Device, a *buffer.Arena, cfg Config) (*Endpoint, err
 		for _, p := range e.pollers {
 			err = errors.Join(err, p.ch.Close())
 		}
-		return nil, errors.Join(err, a.Detach(context.Background(), e.pd), e.pd.Close())
+		return nil, detach(err)
 	}
 	for _, p := range e.pollers {
 		go p.run()
@@ -132,8 +164,26 @@ func (e *Endpoint) Capacity() int { return e.cfg.RecvBuffers / e.cfg.Credits }
 // Arena returns the arena.
 func (e *Endpoint) Arena() *buffer.Arena { return e.arena }
 
-// PD returns the endpoint's protection domain.
+// PD returns the endpoint's protection domain. Memory of the caller that a
+// buffer.RegCache registers there can be sent, and be read and written by peers,
+// like the arena's: see Share.
 func (e *Endpoint) PD() *verbs.PD { return e.pd }
+
+// Share has Shutdown detach c from the endpoint's PD, which could not be given
+// up otherwise before the cache is closed.
+func (e *Endpoint) Share(c *buffer.RegCache) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.shared = append(e.shared, c)
+}
+
+// sinkRights are what memory needs to be read into.
+func (e *Endpoint) sinkRights() verbs.Access {
+	if e.caps.ReadSinkNeedsRemoteWrite {
+		return verbs.AccessLocalWrite | verbs.AccessRemoteWrite
+	}
+	return verbs.AccessLocalWrite
+}
 
 // Addrs are the addresses listened on, with the ports that were bound.
 func (e *Endpoint) Addrs() []net.Addr {
@@ -239,7 +289,7 @@ func (c *Conn) agree(h wire.Hello) {
 	if c.eagerMax = int64(max(e.cfg.EagerMax, 0)); e.cfg.EagerMax == 0 {
 		c.eagerMax = int64(h.Credits) * int64(h.RecvSize) / 2
 	}
-	if n := min(e.cfg.Rendezvous, int(h.Rendezvous)); c.canFetch() && e.canGrant && n > 0 {
+	if n := min(e.cfg.Rendezvous, int(h.Rendezvous)); c.canFetch() && e.keys != buffer.KeyNone && n > 0 {
 		c.canRndv = true
 		c.rndv.sends = make([]rndvSend, n)
 	}
@@ -256,7 +306,7 @@ func (c *Conn) connect(ctx context.Context) error {
 	}
 	cfg := verbs.QPConfig{
 		SendCQ: c.l.cq, RecvCQ: c.l.cq, SRQ: c.l.srq,
-		MaxSendWR: e.cfg.SendDepth + e.cfg.OpDepth, MaxRecvWR: e.cfg.Credits,
+		MaxSendWR: e.cfg.SendDepth + e.cfg.OpDepth + e.bindDepth(), MaxRecvWR: e.cfg.Credits,
 		MaxSendSGE: max(c.maxSGE, 1), MaxRecvSGE: 1, OnEvent: c.event,
 	}
 	qp, err := e.pd.CreateQP(cfg)

@@ -37,7 +37,7 @@ type lane struct {
 
 func (e *Endpoint) newLane(p *poller) (*lane, error) {
 	l := &lane{p: p, conns: make(map[uint32]*Conn)}
-	perConn := e.cfg.SendDepth + e.cfg.OpDepth + e.cfg.Credits
+	perConn := e.cfg.SendDepth + e.cfg.OpDepth + e.cfg.Credits + e.bindDepth()
 	cq, err := e.dev.CreateCQ(verbs.CQConfig{
 		Depth: e.laneConns * perConn, Channel: p.ch, Vector: p.index, OnEvent: l.event,
 	})

@@ -7,8 +7,10 @@ type Message struct {
 	// Head is small: at most Conn.MaxHead bytes. It is copied by Send, and
 	// borrowed by OnMessage until that returns.
 	Head []byte
-	// Payload is a list of registered buffers of the endpoint's arena, nil for
-	// none. Send takes the reference; OnMessage is given one.
+	// Payload is a list of registered buffers: of the endpoint's arena, of
+	// Config.Exposed, of another arena or a buffer.RegCache (memory of the
+	// caller) that is attached to Endpoint.PD. nil for none. Send takes the
+	// reference; OnMessage is given one, of buffers of the endpoint's.
 	Payload *buffer.List
 	// Sent, if not nil, is called once after a Send that has taken Payload: when
 	// the device needs its memory no more, because the requests that name it have
@@ -28,4 +30,5 @@ type Grant struct {
 	Len   uint64 // bytes
 	Write bool   // the peer may write; else it may read
 	Epoch uint32 // of the connection that it holds for
+	Once  bool   // one Read or Write ends it: see Conn.GrantOnce
 }

@@ -32,6 +32,7 @@ type op struct {
 	posted     int           // requests on the QP
 	over       chan struct{} // capacity 1: a user's op has completed
 	abandoned  bool          // nobody waits
+	once       bool          // the peer's key ends with it
 	next       *op           // free, or waiting for the queue
 }
 
@@ -165,6 +166,9 @@ func (c *Conn) opCompleted(i uint32) {
 	}
 	o.list.Release()
 	o.list = nil
+	if o.once {
+		c.keys.invs = append(c.keys.invs, o.remote[0].rkey) // settle sends it
+	}
 	if o.abandoned {
 		c.ops.put(o)
 	} else {
@@ -199,8 +203,8 @@ func (c *Conn) Read(ctx context.Context, dst *buffer.List, src Grant, off uint64
 	if src.Write {
 		return fmt.Errorf("%w: the grant is for writing", verbs.ErrInvalid)
 	}
-	if c.e.caps.ReadSinkNeedsRemoteWrite {
-		return fmt.Errorf("%w: %s reads only into remotely writable memory", ErrNotSupported, c.e.caps.Name)
+	if c.e.caps.ReadSinkNeedsRemoteWrite && c.ours(dst, c.e.sinkRights()) != nil {
+		return fmt.Errorf("%w: %s reads only into remotely writable memory: give it some of Config.Exposed", ErrNotSupported, c.e.caps.Name)
 	}
 	return c.transfer(ctx, true, dst, src, off)
 }
@@ -237,7 +241,11 @@ func (c *Conn) transfer(ctx context.Context, read bool, l *buffer.List, g Grant,
 	case n == 0:
 		return c.Err()
 	}
-	if err := c.ours(l); err != nil {
+	need := verbs.Access(0)
+	if read {
+		need = c.e.sinkRights()
+	}
+	if err := c.ours(l, need); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -247,6 +255,7 @@ func (c *Conn) transfer(ctx context.Context, read bool, l *buffer.List, g Grant,
 	}
 	o := c.ops.get()
 	o.read, o.list, o.left = read, l.Share(), l.Len()
+	o.once = g.Once
 	o.remote = append(o.remote, remoteRange{g.Addr + off, n, g.RKey})
 	c.startOp(o)
 	c.mu.Unlock()
@@ -276,80 +285,4 @@ func (c *Conn) transfer(ctx context.Context, read bool, l *buffer.List, g Grant,
 	}
 	c.ops.put(o)
 	return err
-}
-
-// Grant lets the peer read, or with write write, the bytes of l until Revoke or
-// the end of the connection; until then it holds references of its own. It
-// borrows l. It returns one Grant per buffer of l, in order. Errors:
-// ErrNotSupported where the device can not confine a grant to the range and the
-// connection.
-func (c *Conn) Grant(ctx context.Context, l *buffer.List, write bool) ([]Grant, error) {
-	if !c.CanGrant() {
-		return nil, fmt.Errorf("%w: %s has no keys that are confined to a range and a connection", ErrNotSupported, c.e.caps.Name)
-	}
-	if err := c.ours(l); err != nil {
-		return nil, err
-	}
-	acc := verbs.AccessRemoteRead
-	if write {
-		acc = verbs.AccessRemoteWrite
-	}
-	gs := make([]Grant, 0, l.Segments())
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	err := ctx.Err()
-	for i := 0; i < l.Segments() && err == nil; i++ {
-		if err = c.Err(); err != nil {
-			break
-		}
-		if c.qp == nil {
-			err = fmt.Errorf("%w: not connected yet", verbs.ErrQPState)
-			break
-		}
-		var g *buffer.Grant
-		if g, err = l.At(i).Grant(c.qp, acc); err != nil {
-			break
-		}
-		if c.grants == nil {
-			c.grants = make(map[uint32]*buffer.Grant)
-		}
-		c.grants[g.RKey()] = g
-		gs = append(gs, Grant{Addr: g.Addr(), RKey: g.RKey(), Len: uint64(g.Len()), Write: write, Epoch: c.epoch})
-	}
-	if err != nil {
-		for _, g := range gs {
-			err = errors.Join(err, c.revokeLocked(g.RKey))
-		}
-		return nil, err
-	}
-	return gs, nil
-}
-
-// Revoke ends grants: no byte is read or written through them after it
-// returned nil. Grants that are not live are ignored. On error some are still
-// live; call it again.
-func (c *Conn) Revoke(ctx context.Context, gs []Grant) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, g := range gs {
-		if g.Epoch != c.epoch {
-			continue
-		}
-		if err := c.revokeLocked(g.RKey); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (c *Conn) revokeLocked(rkey uint32) error {
-	g := c.grants[rkey]
-	if g == nil {
-		return nil
-	}
-	if err := g.Revoke(); err != nil {
-		return err
-	}
-	delete(c.grants, rkey)
-	return nil
 }

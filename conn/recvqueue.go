@@ -15,6 +15,7 @@ const (
 	wrSend                        // sequence number of a send slot
 	wrControl                     // index of a control slot
 	wrOp                          // index of a one-sided operation
+	wrBind                        // the binding of a window
 
 	wrKind  uint64 = 0xffffffff << 32
 	wrIndex uint64 = 1<<32 - 1

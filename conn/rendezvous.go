@@ -36,11 +36,9 @@ func (c *Conn) putRTS(s *sendSlot, m *Message, payload int64) error {
 	r := &c.rndv
 	d := r.at(r.sent)
 	n := m.Payload.Segments()
-	for len(d.grants) < n {
-		d.grants = append(d.grants, buffer.Grant{})
-	}
+	d.room(n)
 	for i := range n {
-		if err := m.Payload.At(i).GrantInto(&d.grants[i], c.qp, verbs.AccessRemoteRead); err != nil {
+		if err := c.key(&d.grants[i], m.Payload.At(i), verbs.AccessRemoteRead); err != nil {
 			if live := revokeAll(d.grants[:i]); live != nil {
 				c.fail(c.fault(FaultLocal, live)) // withdraw tries again
 				err = errors.Join(err, live)
@@ -61,6 +59,29 @@ func (c *Conn) putRTS(s *sendSlot, m *Message, payload int64) error {
 	r.sent++
 	c.armRndv()
 	return nil
+}
+
+// room makes sure that there are n grants.
+func (d *rndvSend) room(n int) {
+	for len(d.grants) < n {
+		d.grants = append(d.grants, buffer.Grant{})
+	}
+}
+
+// windows allocates the windows for the next rendezvous ahead, where grants are
+// windows. false: the device has no more. With c.mu.
+func (c *Conn) windows(n int) bool {
+	if c.e.keys != buffer.KeyWindow {
+		return true
+	}
+	d := c.rndv.at(c.rndv.sent)
+	d.room(n)
+	for i := range n {
+		if d.grants[i].Window(c.e.pd) != nil {
+			return false // withdraw gives up those that there are
+		}
+	}
+	return true
 }
 
 // revokeAll revokes grants; those that it could not revoke stay live.
@@ -99,17 +120,29 @@ func (c *Conn) rndvDone(n uint64) error {
 	if n > r.sent {
 		return c.protocol("DONE %d of %d", n, r.sent)
 	}
-	for ; r.done < n; r.done++ { // a later DONE may have been handled first
-		if err := r.at(r.done).finish(); err != nil {
-			c.fail(c.fault(FaultLocal, err))
-			return nil
-		}
-		c.stats.rendezvousSent.Add(1)
-	}
+	c.keys.heard = max(c.keys.heard, n) // a later DONE may have been handled first
+	c.finishRndv()
 	if !r.empty() {
 		r.progress = time.Now()
 	}
 	return nil
+}
+
+// finishRndv gives back the payloads that the peer has fetched, but for those
+// whose windows are not known to be bound yet. With c.mu.
+func (c *Conn) finishRndv() {
+	r := &c.rndv
+	for ; r.done < c.keys.heard; r.done++ {
+		err := r.at(r.done).finish()
+		if errors.Is(err, verbs.ErrBusy) && c.keys.binds > 0 {
+			return // bindCompleted comes here again
+		}
+		if err != nil {
+			c.fail(c.fault(FaultLocal, err))
+			return
+		}
+		c.stats.rendezvousSent.Add(1)
+	}
 }
 
 // peerParked: the peer waits with our rendezvous, or goes on.
@@ -177,7 +210,7 @@ func (c *Conn) rendezvous(p *packet, head, segs []byte, payload uint64) (bool, e
 	c.rx.list = nil
 	if l == nil {
 		var ok bool
-		if l, ok = c.e.arena.TryGetList(int64(payload), c.e.recvOwner); !ok {
+		if l, ok = c.e.sinks.TryGetList(int64(payload), c.e.sinkOwner); !ok {
 			c.e.stats.memoryWaits.Add(1)
 			c.rx.gate = gateMemory
 			c.e.lists.ask(request{c: c, kind: askList, n: int64(payload)})

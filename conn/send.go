@@ -36,7 +36,7 @@ type outgoing struct {
 // accepted, not delivered: whether it arrives is for the layer above to learn
 // from the peer. Messages are sent in the order of acceptance; waiting Sends
 // are accepted first come first served. Errors: ErrTooLarge, ErrInvalid (a
-// payload of another arena), ctx's error, or why the connection ended.
+// payload that is not registered on the endpoint's PD), ctx's error, or why the connection ended.
 func (c *Conn) Send(ctx context.Context, m Message) error {
 	if err := c.check(&m); err != nil {
 		return err
@@ -133,17 +133,7 @@ func (c *Conn) check(m *Message) error {
 	if m.Payload.Len() > c.MaxMessage() {
 		return fmt.Errorf("%w: a payload of %d bytes, the peer takes %d", ErrTooLarge, m.Payload.Len(), c.MaxMessage())
 	}
-	return c.ours(m.Payload)
-}
-
-// ours refuses a list of another arena.
-func (c *Conn) ours(l *buffer.List) error {
-	for i := range l.Segments() {
-		if l.At(i).Arena() != c.e.arena {
-			return fmt.Errorf("%w: a buffer of another arena than the endpoint's", verbs.ErrInvalid)
-		}
-	}
-	return nil
+	return c.ours(m.Payload, 0)
 }
 
 // refused releases big when err says that it was not used.
@@ -177,6 +167,9 @@ func (c *Conn) accept(m *Message, big buffer.RDMABuffer) (bool, error) {
 	if segs > 0 && c.rndv.full() {
 		c.stall = stallRndv
 		return false, nil
+	}
+	if segs > 0 && (!c.canKey(m.Payload, segs) || !c.windows(segs)) {
+		segs = 0 // no keys for it, now or ever
 	}
 	if c.out.list != nil || (c.tx.free() == 0 && !c.joinable(m, payload, segs, big)) {
 		c.stall = stallSlots

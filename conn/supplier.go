@@ -138,7 +138,7 @@ func (s *supplier) serve(r request) {
 func (s *supplier) list(r request) (*buffer.List, error) {
 	for {
 		ctx, cancel := context.WithTimeout(r.c.life, longWait)
-		l, err := s.e.arena.GetList(ctx, r.n, s.e.recvOwner)
+		l, err := s.e.sinks.GetList(ctx, r.n, s.e.sinkOwner)
 		cancel()
 		if err == nil || r.c.life.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
 			return l, err
@@ -156,9 +156,9 @@ const minPiece = 16 << 10
 // pieces gets n bytes in buffers as large as there are, all or none.
 func (s *supplier) pieces(n int64) (*buffer.List, bool) {
 	l := buffer.NewList()
-	for _, size := range slices.Backward(s.e.arena.Classes()) {
+	for _, size := range slices.Backward(s.e.sinks.Classes()) {
 		for n > 0 && size >= minPiece {
-			b, ok := s.e.arena.TryGet(int(min(n, int64(size))), s.e.recvOwner)
+			b, ok := s.e.sinks.TryGet(int(min(n, int64(size))), s.e.sinkOwner)
 			if !ok {
 				break
 			}

@@ -46,7 +46,9 @@ func TestGrantWindow(t *testing.T) {
 	require.EqualValues(t, 77, x.poll().WRID)
 	require.ErrorIs(t, ax.Detach(ctx, x.pd), verbs.ErrBusy)
 	sink := mustGet(t, ay, 1000, Anonymous)
-	read := func() { y.send(verbs.SendWR{Opcode: verbs.OpRead, SGEs: []verbs.SGE{sink.SGE(y.pd)}, RemoteAddr: g.Addr(), RKey: g.RKey()}) }
+	read := func() {
+		y.send(verbs.SendWR{Opcode: verbs.OpRead, SGEs: []verbs.SGE{sink.SGE(y.pd)}, RemoteAddr: g.Addr(), RKey: g.RKey()})
+	}
 	read()
 	require.Equal(t, verbs.StatusSuccess, y.poll().Status)
 	require.Equal(t, mid.Bytes(), sink.Bytes())

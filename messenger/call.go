@@ -35,6 +35,7 @@ func newCall() any { return &call{ch: make(chan answer, 1)} }
 func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
 	pool := &c.m.callPool
 	k := pool.Get().(*call)
+	begun := c.m.lat.now()
 	c.mu.Lock()
 	if c.calls == nil || c.refuse || c.mute {
 		err := c.closedErr()
@@ -82,6 +83,9 @@ func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
 			return nil, fmt.Errorf("call: %w: the peer has lost the session", ErrReset)
 		}
 		return nil, fmt.Errorf("call: %w", c.closedErr())
+	}
+	if begun != 0 {
+		c.m.lat.call.observe(c.m.lat.now() - begun)
 	}
 	m.Release()
 	return r.m, nil
@@ -188,7 +192,7 @@ func (c *Connection) served(m *Message) {
 	}
 	c.mu.Unlock()
 	m.cancel()
-	if c.m.closing.Load() {
+	if c.m.closing.Load() || c.m.draining.Load() {
 		select {
 		case c.m.servedOne <- struct{}{}: // finishHandlers looks again
 		default:

@@ -92,6 +92,16 @@ type Config struct {
 	DialStream   func(ctx context.Context, hostport string) (net.Conn, error)
 	ListenStream func(ctx context.Context, hostport string) (net.Listener, error)
 
+	// Latencies has Messenger.Latencies measured: some 100 ns for each message.
+	Latencies bool
+
+	// SessionTimeout ends a lossless session, HandleReset saying so, that has had
+	// no transport for so long: whatever it keeps for its peer is given up. Its
+	// peer, should it come back, learns by HandleRemoteReset. Default: never, as
+	// with Ceph, whose daemons mark such sessions down by what they know of the
+	// cluster.
+	SessionTimeout time.Duration
+
 	// Inject makes things go wrong, for tests.
 	Inject *Inject
 

@@ -67,6 +67,7 @@ type Connection struct {
 	claim      *link // from the peer, being taken in
 	connecting bool  // connect runs
 	due        time.Time
+	parted     time.Time     // since when there is no transport; while there is one, of before
 	wanted     int           // calls that wait for the connection to be open
 	ready      chan struct{} // closed while open, and when closed
 	isReady    bool
@@ -107,6 +108,7 @@ func (m *Messenger) newConnection(t EntityType, p Policy) *Connection {
 		peer: EntityName{t, -1}, verified: EntityName{t, -1}, calls: map[uint64]*call{}, serving: map[uint64]*Message{},
 		session: session.Session{Policy: p.rules(), BackoffMin: m.cfg.BackoffMin, BackoffMax: m.cfg.BackoffMax},
 	}
+	c.parted = time.Now()
 	c.strand.ex, c.strand.handle = m.ex, c.handle
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.drainFn = c.drain
@@ -183,6 +185,9 @@ func (c *Connection) lost(l *link, err error) {
 // called with c.mu locked, and unlocks it.
 func (c *Connection) fault(err error) {
 	stale := c.requeue()
+	if c.session.State == session.Open {
+		c.parted = time.Now()
+	}
 	next := c.session.Fault(time.Now(), c.pending())
 	switch next.Action {
 	case session.GoReset, session.GoAway:

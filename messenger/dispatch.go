@@ -148,7 +148,12 @@ func (c *Connection) dispatch(m *Message, flagged, told bool) {
 			return
 		}
 	}
+	m.arrived = c.m.lat.now()
+	begun := m.arrived
 	if c.fastDispatch(m, d) {
+		if begun != 0 {
+			c.m.lat.handle.observe(c.m.lat.now() - begun)
+		}
 		c.m.n.fast.Add(1)
 		return
 	}
@@ -209,6 +214,11 @@ func (c *Connection) handle(e event) {
 	chain := c.m.dispatchers()
 	if e.kind == eventMessage {
 		c.holdBack()
+		if begun := e.m.arrived; begun != 0 {
+			now := c.m.lat.now()
+			c.m.lat.dispatch.observe(now - begun)
+			defer func() { c.m.lat.handle.observe(c.m.lat.now() - now) }()
+		}
 		c.handleMessage(chain, e.m)
 		return
 	}
@@ -313,6 +323,7 @@ func (c *Connection) deliverLocally(m *Message, p purpose) (bool, error) {
 		m.debt.abandon()
 		m.debt = nil
 	}
+	m.sends.Add(-1) // it is the receiver's from here on
 	m.Conn, m.Seq, m.flags, m.deadline = c, seq, p.flags, p.deadline
 	c.m.n.sent.Add(1)
 	c.m.n.received.Add(1)

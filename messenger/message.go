@@ -51,15 +51,17 @@ type Message struct {
 	Conn *Connection
 
 	refs     atomic.Int32
+	sends    atomic.Int32    // of the references, those that Send has been given
 	flags    uint8           // of a received message: header flags of our own
 	deadline time.Time       // of a received call, zero for none
 	budget   budget          // what the throttles gave; returned with the last reference
 	own      []byte          // Front's memory, kept for the next use
 	ctx      context.Context // of a call being served
 	cancel   context.CancelFunc
-	done     func() // called with the last reference
-	debt     *debt  // of a received call whose caller is told if it is not answered
-	placed   bool   // Data is in memory that the peer was granted, or that a pull waited for
+	done     func()        // called with the last reference
+	debt     *debt         // of a received call whose caller is told if it is not answered
+	arrived  time.Duration // latencies.now when it had been received, 0: not measured
+	placed   bool          // Data is in memory that the peer was granted, or that a pull waited for
 }
 
 // keepFront is the largest front buffer that a released Message keeps, bytes.
@@ -101,6 +103,23 @@ func (m *Message) Retain() *Message {
 	return m
 }
 
+// sending notes that Send has been given a reference.
+func (m *Message) sending() {
+	switch refs := m.refs.Load(); {
+	case refs <= 0:
+		panic("messenger: Send of a Message that has been released, or sent: Send takes it")
+	case m.sends.Add(1) > refs:
+		m.sends.Add(-1)
+		panic("messenger: Send of a Message that is being sent: Send takes it, Retain gives another reference")
+	}
+}
+
+// sent gives back the reference that Send was given.
+func (m *Message) sent() {
+	m.sends.Add(-1)
+	m.Release()
+}
+
 // Release gives a reference back.
 func (m *Message) Release() {
 	switch n := m.refs.Add(-1); {
@@ -127,10 +146,11 @@ func (m *Message) Release() {
 		own = nil
 	}
 	m.Type, m.Priority, m.Version, m.CompatVersion = 0, 0, 0, 0
+	m.sends.Store(0)
 	m.TID, m.Seq, m.flags = 0, 0, 0
 	m.Front, m.Middle, m.Data, m.Conn, m.Trace = nil, nil, nil, nil, TraceContext{}
 	m.deadline, m.ctx, m.cancel, m.budget, m.own = time.Time{}, nil, nil, budget{}, own
-	m.done, m.placed, m.debt = nil, false, nil
+	m.done, m.placed, m.debt, m.arrived = nil, false, nil, 0
 	messages.Put(m)
 }
 

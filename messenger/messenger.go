@@ -39,6 +39,7 @@ type Messenger struct {
 	// virtual time has channels of its own.
 	callPool, sendWaiters sync.Pool
 	wg                    sync.WaitGroup // every goroutine but the executor's
+	lat                   *latencies     // nil: not measured
 	stop                  chan struct{}  // closed when the ticker is to end
 	servedOne             chan struct{}  // capacity 1: shutting down, and a call has been served
 
@@ -46,7 +47,8 @@ type Messenger struct {
 	epoch, nonce        atomic.Uint32
 	chain               atomic.Pointer[[]Dispatcher]
 	closing             atomic.Bool
-	draining            atomic.Bool // see Drain
+	draining            atomic.Bool  // see Drain
+	ticked              atomic.Int64 // when the ticker has run, Unix nanoseconds
 
 	mu          sync.Mutex
 	policies    map[EntityType]Policy
@@ -82,7 +84,7 @@ type counters struct {
 	checksumErrors, secure, forgedRecords, authFailures  atomic.Uint64
 	refusedPerHost, handshakeTimeouts, badGrants         atomic.Uint64
 	protocolErrors, wrongPeers, callsRefused             atomic.Uint64
-	policyMismatches, refusals, expired                  atomic.Uint64
+	policyMismatches, expired                            atomic.Uint64
 }
 
 // Defaults of Config.
@@ -209,6 +211,9 @@ func New(cfg Config) (*Messenger, error) {
 	if most := cfg.Arena.Stats(); cfg.MaxData == 0 {
 		m.limits.Data = uint32(min(int64(m.limits.Data), most.Budget-most.Reserve))
 	}
+	if cfg.Latencies {
+		m.lat = &latencies{base: time.Now()}
+	}
 	m.callPool.New, m.sendWaiters.New = newCall, newSendWaiter
 	if m.log == nil {
 		m.log = slog.New(slog.DiscardHandler)
@@ -231,6 +236,7 @@ func New(cfg Config) (*Messenger, error) {
 			return nil, errors.Join(fmt.Errorf("%w: transport %s has another arena than Config.Arena", ErrInvalid, t.Scheme), m.Close())
 		}
 	}
+	m.ticked.Store(time.Now().UnixNano())
 	m.wg.Add(1)
 	go m.tick() // ends with m.stop
 	return m, nil
@@ -419,7 +425,7 @@ func (m *Messenger) Stats() Stats {
 		Secured: n.secure.Load(), ForgedRecords: n.forgedRecords.Load(), AuthFailures: n.authFailures.Load(),
 		HandshakesRefusedPerHost: n.refusedPerHost.Load(), HandshakeTimeouts: n.handshakeTimeouts.Load(),
 		ProtocolErrors: n.protocolErrors.Load(), WrongPeers: n.wrongPeers.Load(),
-		CallsRefused: n.callsRefused.Load(), PolicyMismatches: n.policyMismatches.Load(),
+		CallsRefused: n.callsRefused.Load(), PolicyMismatches: n.policyMismatches.Load(), SessionsExpired: n.expired.Load(),
 		BadGrants:     n.badGrants.Load(),
 		ThrottleWaits: n.throttleWaits.Load(), DispatchBytes: m.dispatchB.held(),
 		StrandOverflows: m.ex.overflows.Load(),

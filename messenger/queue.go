@@ -54,9 +54,10 @@ type entry struct {
 	kind  entryKind
 	m     *Message
 	size  int64
-	since time.Time // queued; or the stamp of a keepalive
-	seq   uint64    // of a message that has been sent before, else 0
-	bound bool      // only makes sense on the present transport
+	since time.Time     // queued; or the stamp of a keepalive
+	seq   uint64        // of a message that has been sent before, else 0
+	bound bool          // only makes sense on the present transport
+	begun time.Duration // latencies.now when it was sent, 0: not measured
 	purpose
 	// crc is the payload's checksum, if it has been computed.
 	crc    uint32

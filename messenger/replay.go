@@ -56,6 +56,9 @@ func (c *Connection) acked(batch *[ackBatch]*Message) (n int) {
 	for _, r := range [...]*ring[entry]{&c.sent, &c.replay} {
 		for n < ackBatch && r.n > 0 && r.peek().seq <= c.session.Acked {
 			e, _ := r.pop()
+			if e.begun != 0 {
+				c.m.lat.sendAck.observe(c.m.lat.now() - e.begun)
+			}
 			batch[n] = c.unkeep(&e)
 			n++
 		}
@@ -70,7 +73,7 @@ func (c *Connection) acked(batch *[ackBatch]*Message) (n int) {
 func (c *Connection) releaseAcked(batch *[ackBatch]*Message, n int) {
 	for n > 0 {
 		for _, m := range batch[:n] {
-			m.Release()
+			m.sent()
 		}
 		full := n == ackBatch
 		c.mu.Lock()
@@ -120,7 +123,7 @@ func (c *Connection) dropAll() (dropped []*Message) {
 
 func releaseAll(ms []*Message) {
 	for _, m := range ms {
-		m.Release()
+		m.sent()
 	}
 }
 

@@ -33,8 +33,19 @@ func (c *Connection) TrySend(m *Message) (bool, error) {
 	return c.enqueue(context.Background(), m, purpose{now: true})
 }
 
-// enqueue sends or queues m, and waits for room until ctx ends.
+// enqueue sends or queues m, and waits for room until ctx ends. It takes m where
+// it returns true.
 func (c *Connection) enqueue(ctx context.Context, m *Message, p purpose) (bool, error) {
+	m.sending()
+	ok, err := c.hand(ctx, m, p)
+	if !ok {
+		m.sends.Add(-1)
+	}
+	return ok, err
+}
+
+// hand is enqueue's work.
+func (c *Connection) hand(ctx context.Context, m *Message, p purpose) (bool, error) {
 	if m.Type >= ReservedTypes {
 		return false, fmt.Errorf("%w: type 0x%x: ReservedTypes and above are the messenger's own", ErrInvalid, m.Type)
 	}
@@ -47,7 +58,7 @@ func (c *Connection) enqueue(ctx context.Context, m *Message, p purpose) (bool, 
 	if c.loop {
 		return c.deliverLocally(m, p)
 	}
-	e := entry{kind: entryMessage, m: m, size: m.size(), purpose: p}
+	e := entry{kind: entryMessage, m: m, size: m.size(), purpose: p, begun: c.m.lat.now()}
 	woken := false
 	for {
 		c.mu.Lock()
@@ -87,7 +98,7 @@ func (c *Connection) enqueue(ctx context.Context, m *Message, p purpose) (bool, 
 				if ok {
 					lossless := c.lossless()
 					c.mu.Unlock()
-					c.wrote(&e, !lossless)
+					c.wrote(&e, !lossless, false)
 					return true, nil
 				}
 			}
@@ -330,14 +341,17 @@ func (e *entry) untake(l *buffer.List) {
 
 // wrote counts e, which has been sent, and drops its reference where nobody
 // keeps it.
-func (c *Connection) wrote(e *entry, drop bool) {
+func (c *Connection) wrote(e *entry, drop, replayed bool) {
 	if e.kind != entryMessage {
 		return
 	}
 	c.m.n.sent.Add(1)
 	c.m.n.bytesSent.Add(uint64(e.size))
+	if e.begun != 0 && !replayed {
+		c.m.lat.sendQueue.observe(c.m.lat.now() - e.begun)
+	}
 	if drop {
-		e.m.Release()
+		e.m.sent()
 	}
 }
 
@@ -472,7 +486,7 @@ func (c *Connection) drain() {
 			if err := c.fits(l, e.m); err != nil { // it was queued before the peer was known
 				c.mu.Unlock()
 				c.tooLarge(l, &e, err)
-				e.m.Release()
+				e.m.sent()
 				c.mu.Lock()
 				continue
 			}
@@ -480,6 +494,7 @@ func (c *Connection) drain() {
 		if buf == nil {
 			buf, c.scratch = c.scratch[:0], nil
 		}
+		replayed := e.seq != 0
 		f := c.frame(buf[:0], l, &e)
 		buf = f.head
 		kept := c.keeps(&e)
@@ -493,7 +508,7 @@ func (c *Connection) drain() {
 		}
 		switch {
 		case err == nil:
-			c.wrote(&e, !kept)
+			c.wrote(&e, !kept, replayed)
 			c.mu.Lock()
 			continue
 		case kept && f.data != nil:
@@ -506,7 +521,7 @@ func (c *Connection) drain() {
 			c.tooLarge(l, &e, err)
 		}
 		if e.m != nil && !kept {
-			e.m.Release()
+			e.m.sent()
 		}
 		if errors.Is(err, ErrTooLarge) {
 			c.mu.Lock()
@@ -519,7 +534,7 @@ func (c *Connection) drain() {
 			}
 			c.mu.Unlock()
 			if m != nil {
-				m.Release()
+				m.sent()
 			}
 		} else {
 			l.fail("write", err)

@@ -3,6 +3,7 @@ package messenger
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
 	"github.com/argonaut-rdma/argonaut/messenger/internal/session"
@@ -120,6 +121,13 @@ func (l *link) answer(in session.Incoming, r *hsResult) (a session.Answer, t tak
 		s = &ex.session
 	}
 	a = r.policy.rules().Answer(s, in)
+	if m.draining.Load() && (a.Verdict == session.AcceptNew || a.Verdict == session.ReplaceLossy) {
+		if ex != nil {
+			ex.mu.Unlock()
+		}
+		m.mu.Unlock()
+		return a, t, fmt.Errorf("%w: %v takes no new sessions", ErrDraining, m.cfg.Name)
+	}
 	var c *Connection
 	switch a.Verdict {
 	case session.AcceptNew, session.ReplaceLossy:
@@ -175,6 +183,9 @@ func (c *Connection) told() taken {
 // it.
 func (c *Connection) take(l *link, in session.Incoming, lost bool) taken {
 	old, attempt := c.link, c.attempt
+	if old != nil {
+		c.parted = time.Now()
+	}
 	c.link, c.attempt, c.claim = nil, nil, l
 	c.setReady(false)
 	var stale []*Message

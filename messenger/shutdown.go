@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"runtime"
 	"sync"
 	"time"
 
@@ -24,9 +26,13 @@ const grace = time.Second
 // to connect to us, is not waited for.
 // When ctx ends, the rest is done without waiting for peers or handlers, whose
 // contexts end. The error names the step that did not end in time.
-// Waiting Sends and Calls end with ErrClosed. It must not be called from a
-// handler. A second call waits for the first and returns nil.
+// Waiting Sends and Calls end with ErrClosed. From within a handler, which it
+// would wait for, it does nothing and returns ErrInvalid: start a goroutine. A
+// second call waits for the first and returns nil.
 func (m *Messenger) Shutdown(ctx context.Context) error {
+	if inHandler() {
+		return fmt.Errorf("%w: Shutdown waits for handlers, and was called from one: call it from a goroutine of its own", ErrInvalid)
+	}
 	m.mu.Lock()
 	if m.shutting {
 		m.mu.Unlock()
@@ -108,6 +114,30 @@ func (m *Messenger) Shutdown(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// inHandler reports whether a handler of a messenger is among the callers of its
+// caller.
+func inHandler() bool {
+	pcs := make([]uintptr, 256)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
+	for {
+		f, more := frames.Next()
+		if f.Function == handleName || f.Function == fastName {
+			return true
+		}
+		if !more {
+			return false
+		}
+	}
+}
+
+// The functions that call handlers.
+var (
+	handleName = nameOf((*Connection).handle)
+	fastName   = nameOf((*Connection).fastDispatch)
+)
+
+func nameOf(f any) string { return runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name() }
+
 // Close is Shutdown without waiting for peers or queues.
 func (m *Messenger) Close() error {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -182,6 +212,10 @@ func (m *Messenger) finishHandlers(ctx context.Context, connections []*Connectio
 			c.mu.Unlock()
 		}
 		if serving == 0 {
+			select {
+			case m.servedOne <- struct{}{}: // Drain and Shutdown may both wait
+			default:
+			}
 			return nil
 		}
 		select {

@@ -40,6 +40,8 @@ type Stats struct {
 	PolicyMismatches uint64
 	// CallsRefused counts calls of peers that were not answered, and were told so.
 	CallsRefused uint64
+	// SessionsExpired counts those that Config.SessionTimeout has ended.
+	SessionsExpired uint64
 	// AuthFailures counts peers that were not who they said, or did not believe
 	// us; wrong signatures among them.
 	AuthFailures uint64

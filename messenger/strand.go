@@ -93,6 +93,7 @@ type executor struct {
 	busy  int
 	ready ring[*strand]
 	idle  []chan struct{} // to be closed when busy reaches 0
+	moved time.Time       // when a worker last had time for another strand, while others wait
 }
 
 func newExecutor(workers int) (*executor, error) {
@@ -111,6 +112,9 @@ func newExecutor(workers int) (*executor, error) {
 func (ex *executor) submit(s *strand) {
 	ex.mu.Lock()
 	if ex.busy == ex.workers {
+		if ex.ready.n == 0 {
+			ex.moved = time.Now()
+		}
 		ex.ready.push(s)
 		ex.mu.Unlock()
 		return
@@ -145,9 +149,23 @@ func (ex *executor) run(s *strand) {
 			ex.mu.Unlock()
 			return
 		}
+		if ex.ready.n > 0 {
+			ex.moved = time.Now()
+		}
 		ex.mu.Unlock()
 		s = next
 	}
+}
+
+// stuck is for how long strands have waited without that a worker has had time for
+// one of them; 0: none waits.
+func (ex *executor) stuck(now time.Time) time.Duration {
+	ex.mu.Lock()
+	defer ex.mu.Unlock()
+	if ex.ready.n == 0 {
+		return 0
+	}
+	return now.Sub(ex.moved)
 }
 
 // wait waits until no strand runs or is ready, or stop is closed, and returns

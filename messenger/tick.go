@@ -15,7 +15,7 @@ const tickInterval = time.Second
 func (m *Messenger) tick() {
 	defer m.wg.Done()
 	every := min(tickInterval, m.cfg.ConnectTimeout/4)
-	for _, d := range []time.Duration{m.cfg.IdleTimeout, m.cfg.KeepaliveInterval, m.cfg.KeepaliveTimeout} {
+	for _, d := range []time.Duration{m.cfg.IdleTimeout, m.cfg.SessionTimeout, m.cfg.KeepaliveInterval, m.cfg.KeepaliveTimeout} {
 		if d > 0 {
 			every = min(every, d/4)
 		}
@@ -38,6 +38,8 @@ func (m *Messenger) tick() {
 				l.tick(now)
 			}
 			clear(links)
+			m.expire(now)
+			m.ticked.Store(now.UnixNano())
 		}
 	}
 }

@@ -1,0 +1,103 @@
+package messenger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/argonaut-rdma/argonaut/messenger/internal/session"
+)
+
+// Drain readies the messenger for the restart of its process. It takes no new
+// sessions (their peers learn ErrDraining and may go to another node), answers
+// new calls of peers of this project with ErrDraining, and waits until the calls
+// that are being served have been answered, no handler runs, and what is queued
+// has been sent, and acknowledged where the session is lossless. Sessions that
+// exist go on, and may reconnect; messages that are no calls are dispatched as
+// ever; sending is up to the caller. When ctx ends before, the error says what is
+// left, and the messenger goes on draining. Shutdown, or Resume, comes next.
+// Draining once more waits once more.
+func (m *Messenger) Drain(ctx context.Context) error {
+	m.draining.Store(true)
+	m.mu.Lock()
+	connections := []*Connection{m.loop}
+	for c := range m.connections {
+		connections = append(connections, c)
+	}
+	m.mu.Unlock()
+	var errs []error
+	if err := m.finishHandlers(ctx, connections); err != nil {
+		errs = append(errs, err)
+	}
+	for _, c := range connections {
+		if err := c.flush(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("%v: queue not sent: %w", c.peerName(), err))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("messenger: drain: %w", err)
+	}
+	return nil
+}
+
+// Resume ends what Drain has begun: new sessions and calls are taken again.
+func (m *Messenger) Resume() { m.draining.Store(false) }
+
+// Health is what a probe asks.
+type Health struct {
+	// Live: the messenger works. false is a reason to restart the process.
+	Live bool
+	// Ready: it takes new sessions and calls. false is a reason to send peers
+	// elsewhere: before Bind, while draining or shutting down, or not Live.
+	Ready bool
+	// Problems says why not, and what else an operator should know, such as
+	// peers of lossless sessions that can not be reached.
+	Problems []string
+}
+
+// stuckAfter is for how long nothing moves that always should.
+const stuckAfter = 30 * time.Second
+
+// Health returns the messenger's. It does not block for long: it locks one
+// connection at a time.
+func (m *Messenger) Health() Health {
+	h := Health{Live: true, Ready: true}
+	unready := func(format string, a ...any) {
+		h.Ready = false
+		h.Problems = append(h.Problems, fmt.Sprintf(format, a...))
+	}
+	now := time.Now()
+	m.mu.Lock()
+	bound := len(m.bound) > 0
+	all := make([]*Connection, 0, len(m.connections))
+	for c := range m.connections {
+		all = append(all, c)
+	}
+	m.mu.Unlock()
+	switch {
+	case m.closing.Load():
+		unready("shutting down")
+	case m.draining.Load():
+		unready("draining")
+	case !bound:
+		unready("not bound")
+	}
+	if since := now.Sub(time.Unix(0, m.ticked.Load())); since > stuckAfter && !m.closing.Load() {
+		h.Live = false
+		unready("the ticker has not run for %v", since.Round(time.Second))
+	}
+	if waits := m.ex.stuck(now); waits > stuckAfter {
+		h.Live = false
+		unready("no handler has returned for %v, and messages wait for one of Config.Workers", waits.Round(time.Second))
+	}
+	for _, c := range all {
+		c.mu.Lock()
+		gone := now.Sub(c.parted)
+		if c.link == nil && c.session.State == session.Connecting && gone > stuckAfter {
+			h.Problems = append(h.Problems, fmt.Sprintf("%v can not be reached for %v: %v", c.peer, gone.Round(time.Second), c.err))
+		}
+		c.mu.Unlock()
+	}
+	return h
+}

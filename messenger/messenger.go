@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"runtime"
@@ -301,6 +302,13 @@ func (m *Messenger) AddDispatcher(d Dispatcher) {
 }
 
 func (m *Messenger) dispatchers() []Dispatcher { return *m.chain.Load() }
+
+// Arena is Config.Arena.
+func (m *Messenger) Arena() *buffer.Arena { return m.cfg.Arena }
+
+// Endpoints is the endpoints that Config.Transports has made, by scheme, for
+// their Stats.
+func (m *Messenger) Endpoints() map[string]*conn.Endpoint { return maps.Clone(m.endpoints) }
 
 // Loopback is the connection to ourselves: what is sent there is dispatched
 // here, without a transport. It is always open.

@@ -29,6 +29,7 @@ var layers = []struct {
 	{"buffer", []string{"verbs"}},
 	{"conn", []string{"buffer", "verbs"}},
 	{"messenger", []string{"buffer", "conn"}},
+	{"messenger/prometheus", []string{"buffer", "conn", "messenger", "verbs"}},
 	{"examples", []string{"buffer", "conn", "messenger", "verbs", "verbs/iwarp", "verbs/ibverbs"}},
 	{"test", []string{"buffer", "conn", "messenger", "verbs", "verbs/driver", "verbs/iwarp", "verbs/ibverbs", "verbs/verbstest"}},
 }

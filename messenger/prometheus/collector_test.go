@@ -1,0 +1,208 @@
+package prometheus
+
+import (
+	"context"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	client "github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/argonaut-rdma/argonaut/conn"
+	"github.com/argonaut-rdma/argonaut/messenger"
+	"github.com/argonaut-rdma/argonaut/messenger/messengertest"
+	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/panjf2000/ants/v2.(*poolCommon).purgeStaleWorkers"),
+		goleak.IgnoreAnyFunction("github.com/panjf2000/ants/v2.(*poolCommon).ticktock"))
+}
+
+// answerer answers calls.
+type answerer struct{ messenger.BaseDispatcher }
+
+func (answerer) Dispatch(ctx context.Context, m *messenger.Message) bool {
+	defer m.Release()
+	r := messenger.NewMessage(m.Type)
+	if m.Reply(ctx, r) != nil {
+		r.Release()
+	}
+	return true
+}
+
+// scrape returns what a server would get, by name and labels; of a histogram its
+// count and, behind _sum, its sum.
+func scrape(t *testing.T, reg *client.Registry) map[string]float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			key := f.GetName() + "{" + strings.Join(labels, ",") + "}"
+			switch {
+			case m.GetHistogram() != nil:
+				got[key] = float64(m.GetHistogram().GetSampleCount())
+				got[key+"_sum"] = m.GetHistogram().GetSampleSum()
+			case m.GetCounter() != nil:
+				got[key] = m.GetCounter().GetValue()
+			default:
+				got[key] = m.GetGauge().GetValue()
+			}
+		}
+	}
+	return got
+}
+
+func TestScrape(t *testing.T) {
+	cl := messengertest.New(t, messengertest.Config{
+		Scheme: messenger.SchemeIWARP,
+		Transports: func(t testing.TB, n *messengertest.Node) []messenger.Transport {
+			dev, err := iwarp.Open(iwarp.Config{Dial: n.Dial, Listen: n.Listen})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, dev.Close()) })
+			return []messenger.Transport{{Scheme: messenger.SchemeIWARP, Open: func(cfg conn.Config) (*conn.Endpoint, error) {
+				return conn.NewEndpoint(dev, n.Arena, cfg)
+			}}}
+		},
+		Configure: func(_ *messengertest.Node, cfg *messenger.Config) { cfg.Latencies = true },
+		Setup: func(n *messengertest.Node) {
+			n.SetPolicy(messenger.OSD, messenger.LosslessPeer())
+			n.AddDispatcher(answerer{})
+		},
+	})
+	reg := client.NewPedanticRegistry()
+	for _, n := range cl.Nodes {
+		require.NoError(t, reg.Register(NewCollector(n.Messenger)), "two in one registry")
+	}
+	c, err := cl.Nodes[0].ConnectTo(messenger.OSD, cl.Nodes[1].Addrs())
+	require.NoError(t, err)
+	const calls = 7
+	for range calls {
+		r, err := c.Call(t.Context(), messenger.NewMessage(1))
+		require.NoError(t, err)
+		r.Release()
+	}
+	require.Eventually(t, func() bool { return c.Stats().UnackedMessages == 0 }, 30*time.Second, time.Millisecond)
+	got := scrape(t, reg)
+	for key, want := range map[string]float64{
+		"argonaut_messenger_connections{kind=open,messenger=osd.0}":       1,
+		"argonaut_messenger_connections{kind=standby,messenger=osd.0}":    0,
+		"argonaut_messenger_messages_sent_total{messenger=osd.0}":         calls,
+		"argonaut_messenger_messages_received_total{messenger=osd.1}":     calls,
+		"argonaut_messenger_call_seconds{messenger=osd.0}":                calls,
+		"argonaut_messenger_send_queue_seconds{messenger=osd.0}":          calls,
+		"argonaut_messenger_send_ack_seconds{messenger=osd.0}":            calls,
+		"argonaut_messenger_dispatch_seconds{messenger=osd.1}":            calls,
+		"argonaut_messenger_handle_seconds{messenger=osd.1}":              calls,
+		"argonaut_messenger_call_seconds{messenger=osd.1}":                0,
+		"argonaut_conn_connections{messenger=osd.0,transport=iwarp}":      1,
+		"argonaut_verbs_objects{kind=qp,messenger=osd.1,transport=iwarp}": 1,
+	} {
+		require.Contains(t, got, key)
+		require.Equal(t, want, got[key], key)
+	}
+	require.Positive(t, got["argonaut_messenger_call_seconds{messenger=osd.0}_sum"])
+	require.Equal(t, got["argonaut_buffer_total_bytes{messenger=osd.0}"], got["argonaut_buffer_bytes{kind=free,messenger=osd.0}"]+
+		got["argonaut_buffer_bytes{kind=held,messenger=osd.0}"]+got["argonaut_buffer_bytes{kind=posted,messenger=osd.0}"])
+	require.GreaterOrEqual(t, got["argonaut_conn_messages_sent_total{messenger=osd.0,transport=iwarp}"], float64(calls))
+	require.Positive(t, got["argonaut_verbs_completions_total{messenger=osd.0,transport=iwarp}"])
+
+	require.NoError(t, cl.Nodes[0].Close())
+	require.Zero(t, scrape(t, reg)["argonaut_messenger_connections{kind=open,messenger=osd.0}"], "after the end, too")
+}
+
+// number gives every number in v a value of its own, and returns them by field.
+func number(v reflect.Value, path string, next *int, fields map[string]float64) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			number(v.Field(i), path+"."+v.Type().Field(i).Name, next, fields)
+		}
+	case reflect.Array:
+		for i := range v.Len() {
+			number(v.Index(i), path, next, fields)
+		}
+	case reflect.Int, reflect.Int64:
+		*next++
+		v.SetInt(int64(*next))
+		fields[path] = float64(*next)
+		if v.Type() == reflect.TypeFor[time.Duration]() {
+			fields[path] = time.Duration(*next).Seconds()
+		}
+	case reflect.Uint64:
+		*next++
+		v.SetUint(uint64(*next))
+		fields[path] = float64(*next)
+	case reflect.Float64:
+		*next++
+		v.SetFloat(float64(*next))
+		fields[path] = float64(*next)
+	}
+}
+
+func complete[S any](t *testing.T, table []metric[S]) {
+	var s S
+	var n int
+	fields := map[string]float64{}
+	number(reflect.ValueOf(&s).Elem(), reflect.TypeFor[S]().String(), &n, fields)
+	values := map[float64]string{}
+	for _, m := range table {
+		v := m.value(&s)
+		require.Empty(t, values[v], "%s is there twice", m.name)
+		values[v] = m.name
+	}
+	for f, v := range fields {
+		require.Contains(t, values, v, "%s has no metric", f)
+	}
+	require.Len(t, values, n)
+}
+
+// Whatever Stats of a package counts has a metric, and one only.
+func TestEveryCounterHasAMetric(t *testing.T) {
+	complete(t, messengerTable)
+	complete(t, bufferTable)
+	complete(t, connTable)
+	complete(t, verbsTable)
+}
+
+// METRICS.md lists them all, and no others.
+func TestMetricsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("METRICS.md")
+	require.NoError(t, err)
+	listed := map[string]bool{}
+	for _, line := range strings.Split(string(text), "\n") {
+		if name, ok := strings.CutPrefix(line, "| `"); ok {
+			name, _, _ = strings.Cut(name, "`")
+			listed[name] = true
+		}
+	}
+	names := map[string]bool{}
+	add := func(name string) { names[name] = true }
+	for _, m := range messengerTable {
+		add(m.name)
+	}
+	for _, m := range bufferTable {
+		add(m.name)
+	}
+	for _, m := range connTable {
+		add(m.name)
+	}
+	for _, m := range verbsTable {
+		add(m.name)
+	}
+	for _, h := range histogramTable {
+		add(h.name)
+	}
+	require.Equal(t, names, listed)
+}

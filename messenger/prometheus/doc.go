@@ -1,0 +1,14 @@
+// Package prometheus gives Prometheus the counters of a messenger, and of the
+// memory, the endpoints and the devices below it, as one Collector:
+//
+//	registry.MustRegister(prometheus.NewCollector(m))
+//
+// Only who imports this package has Prometheus' client library in the program.
+// METRICS.md lists the metrics. All have the label messenger (the entity's name);
+// those of endpoints and devices have transport (the scheme of its addresses), too.
+//
+// Nothing is counted for the collector's sake: a scrape takes the snapshots that
+// Stats of each package gives. It costs about as much as they do (buffer.Arena.Stats
+// walks the buffers in use) and may run at any time, also after Shutdown. The
+// histograms are empty unless messenger.Config.Latencies is set.
+package prometheus

@@ -68,6 +68,6 @@ var connTable = []metric[connStats]{
 		func(s *connStats) float64 { return float64(s.LateReceives) }),
 	counter("argonaut_conn_orphans_total", "Requests given back by destroyed queues.",
 		func(s *connStats) float64 { return float64(s.Orphans) }),
-	counter("argonaut_conn_stale_total", "Completions of queue pairs whose number had passed to another.",
+	counter("argonaut_conn_stale_total", "Completions of what was not posted: the device errs.",
 		func(s *connStats) float64 { return float64(s.Stale) }),
 }

@@ -533,7 +533,7 @@ func TestFailWhenFull(t *testing.T) {
 	require.ErrorContains(t, err, `owner "q" may hold 4096 bytes and wants 4096 more: raise it with Arena.Owner, or release sooner`)
 	_, err = a.GetList(ctx, 1<<20, Anonymous)
 	require.ErrorIs(t, err, ErrExhausted)
-	require.ErrorContains(t, err, "1048576 bytes are not free of 1048576: raise Config.Budget, or release sooner")
+	require.ErrorContains(t, err, "are not free of 1048576 (budget 1048576)")
 	require.EqualValues(t, 2, a.Stats().Exhausted)
 	b.Release()
 }
@@ -588,7 +588,7 @@ func TestCloseNamesHolders(t *testing.T) {
 	require.EqualValues(t, uintptr(unsafe.Pointer(&b.Bytes()[0])), h.Addr)
 	require.EqualValues(t, 8<<20, leak.Quarantined)
 	require.EqualValues(t, 8<<20, a.Stats().Quarantined)
-	require.ErrorContains(t, err, "8388608 bytes stay mapped; 1 buffers are held: release them, or close the QPs that have them posted, and call Close again")
+	require.ErrorContains(t, err, "8388608 bytes stay mapped; 1 buffers are held: release them, close the connections that send or receive with them (the QPs that have them posted), and call Close again")
 	require.ErrorContains(t, err, `"osd.3" holds 8192 bytes at 0x`)
 	require.ErrorContains(t, err, "2 references, 1 of them posted work")
 	require.Len(t, b.Bytes(), 5000, "still mapped")

@@ -69,7 +69,8 @@
 //
 // # Errors
 //
-// ErrTooLarge, ErrQuota, ErrExhausted, ErrClosed, ErrNotSupported, ErrInvalid, *LimitError (which
+// ErrTooLarge, ErrQuota, ErrExhausted, ErrClosed, ErrNotSupported, ErrInvalid, *FullError (no
+// memory: the arena's state, who holds most, the remedy), *LimitError (which
 // limit, how much, the remedy; it matches verbs.ErrMemlock or verbs.ErrLimit),
 // *LeakError (who still holds what), *BatchError (which regions could not be
 // registered or deregistered), and the errors of verbs.

@@ -9,11 +9,11 @@ import (
 
 // Get returns a reference to a buffer of n bytes, 1 to the largest class. It
 // waits, first come first served, until the memory is free and o's quota
-// allows it, or ctx ends: then it returns ctx's error and has taken nothing,
-// unless it was served at the same time.
+// allows it, or ctx ends: then it returns a *FullError, which matches ctx's
+// error, and has taken nothing, unless it was served at the same time.
 // The contents are undefined (see Config.Scrub). Errors: ErrTooLarge (use
 // GetList), ErrQuota (n can never fit o's quota), ErrInvalid, ErrClosed, and
-// with Config.FailWhenFull ErrExhausted and ErrQuota. An uncontended call
+// with Config.FailWhenFull ErrExhausted (*FullError) and ErrQuota. An uncontended call
 // allocates nothing.
 func (a *Arena) Get(ctx context.Context, n int, o Owner) (RDMABuffer, error) {
 	cl, ok := a.classFor(n)
@@ -34,7 +34,7 @@ func (a *Arena) getSlow(ctx context.Context, n int, cl uint8, o Owner) (RDMABuff
 		}
 		q := &waiter{owner: o, bytes: w.bytes, rest: cl, unlessFull: w.unlessFull}
 		if err := a.acquire(ctx, q); err != nil {
-			return RDMABuffer{}, err
+			return RDMABuffer{}, a.explainWait(ctx, q, err)
 		}
 		w = *q
 	}
@@ -77,7 +77,7 @@ func (a *Arena) GetList(ctx context.Context, n int64, o Owner) (*List, error) {
 		q := &waiter{owner: o, bytes: w.bytes, large: w.large, rest: w.rest, unlessFull: w.unlessFull}
 		if err := a.acquire(ctx, q); err != nil {
 			l.Release()
-			return nil, err
+			return nil, a.explainWait(ctx, q, err)
 		}
 		w = *q
 	}
@@ -158,7 +158,7 @@ func (a *Arena) explain(w *waiter, err error) error {
 	o := a.owner(w.owner)
 	switch {
 	case errors.Is(err, errNoMemory):
-		err = a.fullError(w.bytes)
+		err = a.waitEnded(w, ErrExhausted)
 	case errors.Is(err, errNoQuota):
 		err = fmt.Errorf("%w: owner %q may hold %d bytes and wants %d more: raise it with Arena.Owner, or release sooner",
 			ErrQuota, o.name, o.quota.Load(), w.bytes)
@@ -166,6 +166,14 @@ func (a *Arena) explain(w *waiter, err error) error {
 		return err
 	}
 	a.countExhausted()
+	return err
+}
+
+// explainWait adds the arena's state to ctx's error.
+func (a *Arena) explainWait(ctx context.Context, w *waiter, err error) error {
+	if ctxErr := ctx.Err(); ctxErr != nil && err == ctxErr { //nolint:errorlint // acquire returns it as it is
+		return a.waitEnded(w, err)
+	}
 	return err
 }
 

@@ -264,25 +264,10 @@ func (a *Arena) failFull() {
 			if w.unlessFull {
 				a.lines[i].remove(w)
 				a.exhausted++
-				a.finish(w, a.fullErrorLocked(w.bytes))
+				a.finish(w, a.full(w, ErrExhausted))
 			}
 			w = next
 		}
 	}
 	a.serve()
-}
-
-// fullError says that n bytes can not be had now.
-func (a *Arena) fullError(n int64) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.fullErrorLocked(n)
-}
-
-func (a *Arena) fullErrorLocked(n int64) error {
-	err := fmt.Errorf("%w: %d bytes are not free of %d: raise Config.Budget, or release sooner", ErrExhausted, n, a.total)
-	if a.failed != nil {
-		err = fmt.Errorf("%w: %w", err, a.failed)
-	}
-	return err
 }

@@ -91,7 +91,7 @@ func TestBurstsGrowAtOnce(t *testing.T) {
 			if failWhenFull {
 				_, err = a.GetList(context.Background(), 3<<20, Anonymous)
 				require.ErrorIs(t, err, ErrExhausted)
-				require.ErrorContains(t, err, "3145728 bytes are not free of 8388608")
+				require.ErrorContains(t, err, "are not free of 8388608")
 				require.Zero(t, a.Stats().Waiting)
 			}
 			l.Release()

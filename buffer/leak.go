@@ -26,7 +26,7 @@ func (e *LeakError) Error() string {
 	}
 	fmt.Fprintf(&s, "buffer: %s not closed: %d bytes %s", what, e.Quarantined, stay)
 	if len(e.Holders) > 0 {
-		fmt.Fprintf(&s, "; %d buffers are held: release them, or close the QPs that have them posted, and call Close again", len(e.Holders))
+		fmt.Fprintf(&s, "; %d buffers are held: release them, close the connections that send or receive with them (the QPs that have them posted), and call Close again", len(e.Holders))
 	}
 	for i, h := range e.Holders {
 		if i == listed {

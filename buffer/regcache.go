@@ -354,6 +354,19 @@ func (c *RegCache) Detach(ctx context.Context, pd *verbs.PD) error {
 	return nil
 }
 
+// Writable reports whether b's memory may be written: false for memory of the
+// caller that is registered without AccessLocalWrite, and may be mapped read-only.
+func (b RDMABuffer) Writable() bool {
+	c := b.a.foreign
+	if c == nil {
+		return true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.of[b.num()]
+	return e != nil && e.acc&verbs.AccessLocalWrite != 0
+}
+
 // RegCacheStats are the counters and gauges of a RegCache.
 type RegCacheStats struct {
 	Memories   int   // handles that are not closed

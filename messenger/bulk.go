@@ -23,6 +23,11 @@ func (c *Connection) CanGrant() bool {
 // written must not be read by us before it is revoked. Errors: ErrNotSupported
 // when CanGrant is false.
 func (c *Connection) Grant(ctx context.Context, l *buffer.List, write bool) ([]Grant, error) {
+	if write {
+		if err := writable(l); err != nil {
+			return nil, err
+		}
+	}
 	t, err := c.bulk()
 	if err != nil {
 		return nil, err
@@ -45,6 +50,9 @@ func (c *Connection) Revoke(ctx context.Context, gs []Grant) error {
 // transfer is over. Errors: ErrInvalid (out of range), ErrStaleGrant, ErrBadGrant,
 // ctx's, or why the connection ended.
 func (c *Connection) Pull(ctx context.Context, dst *buffer.List, src []Grant, off uint64) error {
+	if err := writable(dst); err != nil {
+		return err
+	}
 	t, err := c.bulk()
 	if err != nil {
 		return err

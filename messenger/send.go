@@ -53,7 +53,7 @@ func (c *Connection) hand(ctx context.Context, m *Message, p purpose) (bool, err
 		return false, ErrTooLarge
 	}
 	if m.Data != nil && !c.m.ours(m.Data) {
-		return false, fmt.Errorf("%w: Data has a buffer of another arena than Config.Arena", ErrInvalid)
+		return false, fmt.Errorf("%w: Data has a buffer of another arena than Config.Arena, or of a RegCache that is not of Messenger.NewRegCache", ErrInvalid)
 	}
 	if c.loop {
 		return c.deliverLocally(m, p)
@@ -205,16 +205,6 @@ func crcOf(l *buffer.List) uint32 {
 		crc = msgr2.CRC(crc, l.At(i).Bytes())
 	}
 	return crc
-}
-
-// ours reports whether every buffer of l is registered with our transports.
-func (m *Messenger) ours(l *buffer.List) bool {
-	for i := range l.Segments() {
-		if l.At(i).Arena() != m.cfg.Arena {
-			return false
-		}
-	}
-	return true
 }
 
 // fits says whether the transport takes a message as large as m.

@@ -16,7 +16,7 @@ node_addr=10.8.0.1
 client_addr=10.8.0.2
 store=rdma://$node_addr:7471
 port_of() { case $1 in clean) echo 7501 ;; cut) echo 7502 ;; lossy) echo 7503 ;; esac; }
-messages_of() { case $1 in clean) echo 400 ;; *) echo 200 ;; esac; }
+messages_of() { case $1 in cut) echo 2000 ;; *) echo 400 ;; esac; }
 
 # link_up ADDR gives the guest its address on the network of the pair, and the device.
 link_up() {
@@ -104,14 +104,15 @@ both() {
 
 path_clean() { both clean 3 8000000; }
 
-# path_cut takes the link down for a second, again and again.
+# path_cut takes the link down for a second, again and again. (More often than rdma_cm asks again, every 4 s, few new
+# connections would come about.)
 path_cut() {
 	local status=0 flapper
-	(for _ in 1 2 3 4; do
-		sleep 12
+	(while sleep 2; do
 		ip link set eth0 down
 		sleep 1
 		ip link set eth0 up
+		sleep 10
 	done) &
 	flapper=$!
 	both cut 3 4000000 || status=1
@@ -121,10 +122,12 @@ path_cut() {
 	return "$status"
 }
 
-# path_lossy has the path lose, delay and reorder.
+# path_lossy has the path lose, delay and reorder. RoCE sends everything from the gap on again, and gives up at the 7th gap
+# of one message: at 128 KiB, 128 packets here, more than a percent of gaps would be too many for it. (A jitter of the
+# delay would reorder every one of them.)
 path_lossy() {
 	local status=0
-	tc qdisc add dev eth0 root netem loss 1% delay 4ms 2ms reorder 10% 50% || return 1
+	tc qdisc add dev eth0 root netem loss 0.3% delay 4ms reorder 0.3% || return 1
 	both lossy 2 1000000 || status=1
 	tc qdisc del dev eth0 root
 	return "$status"

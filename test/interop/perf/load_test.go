@@ -86,9 +86,9 @@ func TestSmallMessagesUnderLoad(t *testing.T) {
 	const sent = rounds * burst
 	crossings := 16 * float64(runtime.NumCgoCall()-calls) / sent
 	allocs := float64(after.Mallocs-before.Mallocs) / sent
-	t.Logf("%d messages in %v: %.4f allocations a message, %.2f crossings into C and %.2f SENDs for 16 messages", sent,
+	t.Logf("%d messages in %v: %.4f allocations a message, for 16 messages %.2f crossings into C at both ends, and %.2f SENDs", sent,
 		took.Round(time.Millisecond), allocs, crossings, 16*float64(a.Stats().PacketsSent-stats.PacketsSent)/sent)
-	require.LessOrEqual(t, crossings, 2.0)
+	require.LessOrEqual(t, crossings/2, 2.0, "crossings of one end")
 	if !allocating {
 		require.Less(t, allocs, 0.01, "the runtime's own, timers and collector, are a few in all")
 	}

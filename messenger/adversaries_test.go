@@ -664,6 +664,7 @@ func FuzzManInTheMiddle(f *testing.F) {
 			cp.modes, sp.modes = []Mode{ModeCRC}, []Mode{ModeCRC}
 		}
 		cp.auth, sp.auth, cp.target = []Auth{sharedKey{"k"}}, []Auth{sharedKey{"k"}}, ourAddr
+		cp.limits, sp.limits = msgr2.Limits{Front: 1 << 20, Data: 1 << 30}, msgr2.Limits{Front: 1 << 16, Data: 1 << 20}
 		c, s := newHandshake(cp), newHandshake(sp)
 		changed := false
 		count := map[bool]int{}

@@ -14,7 +14,8 @@ type Dispatcher interface {
 	// Dispatch handles a message, and may block: then later messages of this
 	// connection wait, and one of Config.Workers is taken. true: consumed, the
 	// reference to m is now the handler's, who calls m.Release when done, here
-	// or later. false: not for this dispatcher, which keeps nothing of m.
+	// or later. false: not for this dispatcher, which keeps nothing of m. A panic
+	// ends the connection; the caller of a call learns of it (ErrHandlerPanic).
 	//
 	// ctx ends with the deadline that the caller set with Call, with its
 	// cancelling, with the connection, or when m is released.
@@ -28,8 +29,8 @@ type Dispatcher interface {
 	HandleConnect(c *Connection)
 	// HandleAccept: likewise, by a transport that the peer opened.
 	HandleAccept(c *Connection)
-	// HandleReset: a lossy connection ended, by a fault (c.Err says which). Not
-	// called after our own MarkDown.
+	// HandleReset: a lossy connection ended, by a fault (c.Err says which), or a
+	// lossless one, by Config.SessionTimeout. Not called after our own MarkDown.
 	HandleReset(c *Connection)
 	// HandleRemoteReset: the peer has lost the session, or dropped it; it goes on
 	// as a new one, without what was queued or not acknowledged, and calls under

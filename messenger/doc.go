@@ -43,6 +43,22 @@
 // the adapter or the socket reads. Throttles are held by a received message
 // until its last Release: a handler that keeps messages slows its peers down.
 //
+// # Calls that fail
+//
+// A Call ends as soon as it is known that there will be no answer: with ErrReset
+// when the session or the connection is over, and with a *RemoteError when the
+// peer says so (nobody handles the message, its handler has panicked, refused it
+// or released it unanswered, the peer is draining). What the peer does not take,
+// which it has told in the handshake, fails with ErrTooLarge here, and the
+// connection lives.
+//
+// # Operation
+//
+// Stats, ConnStats, Inspect and, with Config.Latencies, Latencies tell what goes
+// on; package inspect serves it and Health over HTTP, package prometheus collects
+// it. Drain readies a process for its restart: what is under way ends, what is new
+// is sent elsewhere. Message.Trace carries a trace context.
+//
 // # Goroutines
 //
 //   - One per session that connects, while it does: it dials, runs the handshake
@@ -56,6 +72,8 @@
 //   - The workers of the dispatch pool, at most twice Config.Workers: they run
 //     strands, which call Dispatch and the other methods of Dispatcher.
 //   - One per exchange of AuthTLS; it ends with the handshake of its transport.
+//   - One per transport that ends with something to be told before, a second at
+//     most: why a handshake is refused, that a call's handler has panicked.
 //   - One per listener, one ticker per messenger.
 //
 // Shutdown and Close wait for all of them.
@@ -72,6 +90,7 @@
 //
 // ErrClosed, ErrReset, ErrTimeout, ErrProtocol, ErrAuth, ErrFeatures,
 // ErrForged, ErrBusy, ErrTooLarge, ErrStaleGrant, ErrBadGrant, ErrInvalid,
-// ErrNotSupported, ErrHandlerPanic, a context's error, and *FaultError with the
-// errors of conn and net in it.
+// ErrNotSupported, ErrHandlerPanic, ErrWrongPeer, ErrDraining, ErrRemote with
+// *RemoteError, a context's error, and *FaultError with the errors of conn and
+// net in it. A reference to a message that is sent twice panics, in the caller.
 package messenger

@@ -52,3 +52,21 @@ func TestHandler(t *testing.T) {
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/", nil))
 	require.Equal(t, http.StatusMethodNotAllowed, w.Code)
 }
+
+func TestProbes(t *testing.T) {
+	cl := messengertest.New(t, messengertest.Config{})
+	m := cl.Nodes[0].Messenger
+	code := func(h http.Handler) int {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		var got messenger.Health
+		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &got))
+		require.Equal(t, m.Health(), got)
+		return w.Code
+	}
+	require.Equal(t, http.StatusOK, code(inspect.Live(m)))
+	require.Equal(t, http.StatusOK, code(inspect.Ready(m)))
+	require.NoError(t, m.Drain(t.Context()))
+	require.Equal(t, http.StatusOK, code(inspect.Live(m)))
+	require.Equal(t, http.StatusServiceUnavailable, code(inspect.Ready(m)))
+}

@@ -1,0 +1,194 @@
+package messenger
+
+import "errors"
+
+// What is queued on a connection is sent by one goroutine, drain, which is there
+// while there is something to send.
+
+// sendControl sends or queues a control frame, when the connection is open.
+func (c *Connection) sendControl(e entry) {
+	if c.loop {
+		if e.kind == entryKeepalive {
+			c.keepaliveAcked(e.since)
+		}
+		return
+	}
+	c.mu.Lock()
+	l := c.link
+	if l == nil {
+		c.mu.Unlock()
+		return
+	}
+	if !c.draining && !c.unsent() {
+		ok, err := c.try(l, &e)
+		if ok || err != nil {
+			c.mu.Unlock()
+			if err != nil {
+				l.fail("send", err)
+			}
+			return
+		}
+	}
+	if e.kind == entryAck || c.queue.control.n < maxControl { // a peer may ask faster than it reads
+		c.queue.push(e)
+		c.kick()
+	}
+	c.mu.Unlock()
+}
+
+// maxControl bounds the control frames that wait on one connection.
+const maxControl = 64
+
+// kick starts a drain if there is something to send and nobody sends. c.mu is
+// held.
+func (c *Connection) kick() {
+	if c.link == nil || c.draining || !c.unsent() {
+		return
+	}
+	c.draining = true
+	c.m.wg.Add(1)
+	go c.drainFn() // ends when the queue is empty or the link has ended
+}
+
+// unsent reports whether something is to be sent. c.mu is held.
+func (c *Connection) unsent() bool { return c.replay.n > 0 || !c.queue.empty() }
+
+// next takes out what is to be sent next: control frames, what is sent again,
+// then the queue. c.mu is held.
+func (c *Connection) next() (entry, bool) {
+	if c.queue.control.n == 0 && c.replay.n > 0 {
+		e, ok := c.replay.pop()
+		c.kept -= e.size // until it is kept again
+		return e, ok
+	}
+	return c.queue.pop()
+}
+
+// forgetSent takes the message with number seq out of those that are kept. c.mu
+// is held.
+func (c *Connection) forgetSent(seq uint64) (m *Message) {
+	for _, r := range [...]*ring[entry]{&c.sent, &c.replay} {
+		for range r.n {
+			e, _ := r.pop()
+			if e.seq == seq {
+				m = c.unkeep(&e)
+				continue
+			}
+			r.push(e)
+		}
+	}
+	return m
+}
+
+// tooLarge says that e, which was queued, is dropped, to whoever waits for it.
+func (c *Connection) tooLarge(l *link, e *entry, err error) {
+	c.m.log.Error("a queued message is too large for the transport and was dropped", "peer", l.remote, "err", err)
+	c.m.n.dropped.Add(1)
+	switch {
+	case e.flags&flagCall != 0:
+		c.failCall(e.m.TID, err)
+	case e.flags&flagReply != 0 && l.own&featureRefusals != 0:
+		c.refuseCall(e.m.TID, ReasonTooLarge, 0, "")
+	}
+}
+
+// drain sends what is queued, as long as there is something.
+func (c *Connection) drain() {
+	defer c.m.wg.Done()
+	var buf []byte
+	c.mu.Lock()
+	for {
+		l := c.link
+		e, ok := entry{}, false
+		if l != nil {
+			e, ok = c.next()
+		}
+		if !ok {
+			if l != nil {
+				// Flush outside of the lock, then look again.
+				c.mu.Unlock()
+				err := l.t.flush()
+				c.mu.Lock()
+				if err != nil {
+					c.mu.Unlock()
+					l.fail("write", err)
+					c.mu.Lock()
+				} else if c.link == l && c.unsent() {
+					continue
+				}
+			}
+			c.draining = false
+			if c.link != nil && c.unsent() {
+				c.draining = true
+				continue
+			}
+			c.scratch = buf[:0:cap(buf)]
+			if c.isFlushed() {
+				c.wakeFlushed()
+			}
+			c.mu.Unlock()
+			return
+		}
+		if e.m != nil && c.waiting.n > 0 && c.room(0) {
+			c.wakeSender()
+		}
+		if e.m != nil && !e.bound {
+			if err := c.fits(l, e.m); err != nil { // it was queued before the peer was known
+				c.mu.Unlock()
+				c.tooLarge(l, &e, err)
+				e.m.sent()
+				c.mu.Lock()
+				continue
+			}
+		}
+		if buf == nil {
+			buf, c.scratch = c.scratch[:0], nil
+		}
+		replayed := e.seq != 0
+		f := c.frame(buf[:0], l, &e)
+		buf = f.head
+		kept := c.keeps(&e)
+		if kept { // from here on e.m may be acknowledged, and gone
+			c.keep(&e)
+		}
+		c.mu.Unlock()
+		err := c.m.inject.beforeSend()
+		if err == nil {
+			err = l.t.send(f)
+		}
+		switch {
+		case err == nil:
+			c.wrote(&e, !kept, replayed)
+			c.mu.Lock()
+			continue
+		case kept && f.data != nil:
+			f.data.Release()
+		case f.data != nil:
+			e.untake(f.data)
+		}
+		f.over()
+		if errors.Is(err, ErrTooLarge) {
+			c.tooLarge(l, &e, err)
+		}
+		if e.m != nil && !kept {
+			e.m.sent()
+		}
+		if errors.Is(err, ErrTooLarge) {
+			c.mu.Lock()
+			var m *Message
+			if kept {
+				m = c.forgetSent(e.seq)
+			}
+			if c.waiting.n > 0 && c.room(0) {
+				c.wakeSender()
+			}
+			c.mu.Unlock()
+			if m != nil {
+				m.sent()
+			}
+		} else {
+			l.fail("write", err)
+		}
+		c.mu.Lock()
+	}
+}

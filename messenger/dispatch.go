@@ -320,7 +320,7 @@ func (c *Connection) deliverLocally(m *Message, p purpose) (bool, error) {
 		m.ctx, m.cancel = nil, nil
 	}
 	if m.debt != nil {
-		m.debt.abandon()
+		m.debt.abandon(false)
 		m.debt = nil
 	}
 	m.sends.Add(-1) // it is the receiver's from here on

@@ -129,7 +129,7 @@ func (m *Message) Release() {
 		panic("messenger: Message released more often than retained")
 	}
 	if m.debt != nil {
-		m.debt.abandon()
+		m.debt.abandon(m.late())
 	}
 	if m.cancel != nil {
 		m.Conn.served(m)
@@ -168,6 +168,11 @@ func (m *Message) Reply(ctx context.Context, r *Message) error {
 		m.debt.open.Store(false)
 	}
 	return err
+}
+
+// late reports whether who has called does not wait for the answer any more.
+func (m *Message) late() bool {
+	return m.ctx != nil && m.ctx.Err() != nil || !m.deadline.IsZero() && !time.Now().Before(m.deadline)
 }
 
 // size is what the throttles count: front, middle and data, in bytes.

@@ -106,6 +106,7 @@ type debt struct {
 	open    atomic.Bool // neither answered nor refused
 	running atomic.Bool // the handler may still panic
 	gone    atomic.Bool // the message has been released
+	late    atomic.Bool // when the caller did not wait any more: it need not be told
 	refs    atomic.Int32
 }
 
@@ -118,6 +119,7 @@ func (m *Message) owe() *debt {
 	d.open.Store(true)
 	d.running.Store(true)
 	d.gone.Store(false)
+	d.late.Store(false)
 	d.refs.Store(2)
 	m.debt = d
 	return d
@@ -129,14 +131,22 @@ func (d *debt) refuse(r Reason, code uint32, text string) {
 	}
 }
 
-// abandon is the message's end. While the handler runs it may be that it panics:
-// that is said then.
-func (d *debt) abandon() {
+// abandon is the message's end; late: the caller has given the call up, or its
+// deadline is over. While the handler runs it may be that it panics: that is said
+// then.
+func (d *debt) abandon(late bool) {
+	d.late.Store(late)
 	d.gone.Store(true)
 	if !d.running.Load() {
-		d.refuse(ReasonUnanswered, 0, "")
+		d.unanswered()
 	}
 	d.drop()
+}
+
+func (d *debt) unanswered() {
+	if !d.late.Load() {
+		d.refuse(ReasonUnanswered, 0, "")
+	}
 }
 
 // returned is the handler's end; d is nil for what is no call.
@@ -149,7 +159,7 @@ func (d *debt) returned(panicked bool) {
 		d.refuse(ReasonPanic, 0, "")
 	}
 	if d.gone.Load() {
-		d.refuse(ReasonUnanswered, 0, "")
+		d.unanswered()
 	}
 	d.drop()
 }

@@ -343,4 +343,3 @@ func (c *Connection) wrote(e *entry, drop, replayed bool) {
 		e.m.sent()
 	}
 }
-

@@ -4,19 +4,16 @@ import (
 	"context"
 	"errors"
 	"net"
-	"os"
 	"runtime"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/argonaut-rdma/argonaut/test/env"
 	"github.com/argonaut-rdma/argonaut/verbs"
 	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
 )
-
-// kernelDevice opens a device of the kernel's; set where the build has them.
-var kernelDevice func(t testing.TB, name, addr string) *verbs.Device
 
 // device is something to test on.
 type device struct {
@@ -24,11 +21,17 @@ type device struct {
 	addr string // to listen on
 }
 
-// onDevices runs f on the user-space adapter, and on the device that the
-// environment names.
+// onDevices runs f on the user-space adapter, or on the device that the
+// environment names: see package env.
 func onDevices(t *testing.T, f func(t *testing.T, d device)) {
+	if name := env.Device(); name != "" {
+		t.Run(name, func(t *testing.T) {
+			f(t, device{addr: env.ListenAddr(), open: func(t testing.TB, _ bool) *verbs.Device { return env.Open(t) }})
+		})
+		return
+	}
 	t.Run("iwarp", func(t *testing.T) {
-		f(t, device{addr: "127.0.0.1:0", open: func(t testing.TB, narrow bool) *verbs.Device {
+		f(t, device{addr: env.ListenAddr(), open: func(t testing.TB, narrow bool) *verbs.Device {
 			cfg := iwarp.Config{Linger: 50 * time.Millisecond}
 			if narrow {
 				cfg.Dial, cfg.Listen = dialNarrow, listenNarrow
@@ -37,15 +40,6 @@ func onDevices(t *testing.T, f func(t *testing.T, d device)) {
 			require.NoError(t, err)
 			return d
 		}})
-	})
-	name, addr := os.Getenv("ARGONAUT_TEST_DEVICE"), os.Getenv("ARGONAUT_TEST_ADDR")
-	if name == "" {
-		return
-	}
-	require.NotNil(t, kernelDevice, "ARGONAUT_TEST_DEVICE needs the build tag ibverbs")
-	require.NotEmpty(t, addr, "ARGONAUT_TEST_ADDR has to be set with ARGONAUT_TEST_DEVICE")
-	t.Run(name, func(t *testing.T) {
-		f(t, device{addr: net.JoinHostPort(addr, "0"), open: func(t testing.TB, _ bool) *verbs.Device { return kernelDevice(t, name, addr) }})
 	})
 }
 

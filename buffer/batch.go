@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/panjf2000/ants/v2"
@@ -64,20 +65,20 @@ func batch(ctx context.Context, w work, workers int, jobs []*job) (left []error)
 		j.mu.Unlock()
 	}
 	if len(todo) > 0 {
-		pool, err := ants.NewPoolWithFuncGeneric(min(len(todo), workers), (*job).work,
+		workers = min(len(todo), workers)
+		f := &feed{todo: todo}
+		pool, err := ants.NewPoolWithFuncGeneric(workers, (*feed).work,
 			ants.WithDisablePurge(true), ants.WithPanicHandler(func(p any) { panic(p) }))
 		if err != nil {
 			panic(fmt.Sprintf("buffer: %v", err)) // the options are constant
 		}
-		// The feeder ends when it has submitted all, or the pool is released,
-		// which wakes it; the workers when they are released and idle.
-		go func() {
-			for _, j := range todo {
-				if pool.Invoke(j) != nil {
-					return
-				}
+		// The workers take the jobs themselves, since handing each one over costs
+		// as much as a small deregistration. They end when there are none left.
+		for range workers {
+			if err := pool.Invoke(f); err != nil {
+				panic(fmt.Sprintf("buffer: %v", err)) // it has room for all
 			}
-		}()
+		}
 		defer pool.Release()
 	}
 	for _, j := range jobs {
@@ -108,6 +109,18 @@ func batch(ctx context.Context, w work, workers int, jobs []*job) (left []error)
 		j.mu.Unlock()
 	}
 	return left
+}
+
+// feed is the jobs of a batch, as its workers take them.
+type feed struct {
+	todo []*job
+	next atomic.Int64
+}
+
+func (f *feed) work() {
+	for i := f.next.Add(1) - 1; i < int64(len(f.todo)); i = f.next.Add(1) - 1 {
+		f.todo[i].work()
+	}
 }
 
 // work runs the job, unless its batch has ended.

@@ -30,6 +30,10 @@
 // invariants, freed memory is filled with a pattern and checked when the slot
 // is used again, which finds writes through slices kept from Bytes.
 //
+// A peer gets at a buffer by a Grant only: a scoped key, or a type 2 window, for
+// its bytes and one connection (see KeyKind). Config.TrustFabric is the
+// exception.
+//
 // # Memory
 //
 // Regions of at most 1 GiB are cut into chunks as large as the largest size

@@ -20,6 +20,15 @@
 // that names it, from the post until its completion or until the queue pair is
 // destroyed: a context that ends forgets the caller, never the buffer.
 //
+// # Memory and keys
+//
+// Payload may be of the endpoint's arena, of another arena or a buffer.RegCache
+// that is registered on Endpoint.PD: nothing of it is copied. What the peer gets
+// of it is a scoped key, or a type 2 window where the device's windows confine,
+// or, of Config.Exposed alone, the key of a region; else payload is sent
+// eagerly. Keys are withdrawn when the peer has said that it is done, when the
+// peer invalidates them (GrantOnce), by Revoke, and with the connection.
+//
 // # Goroutines
 //
 //   - One per poller: it polls the completion queues of its lanes, handles
@@ -41,7 +50,7 @@
 // # Lock order
 //
 // poller.turning before every other lock; Endpoint.shutMu before Endpoint.mu; Conn.mu (the send lock) before poller.mu
-// (the mailbox) and supplier.mu; lane.mu and recvQueue.mu are taken alone. A
+// (the mailbox) and supplier.mu; lane.mu and recvQueue.mu are taken alone; Conn.mu before a buffer.Grant. A
 // queue pair is posted to under Conn.mu, a receive queue under recvQueue.mu. No
 // lock is held while a callback runs. The state of the receiving side of a Conn
 // has no lock: it belongs to its poller, and other goroutines ask by mail.

@@ -112,11 +112,12 @@ func (c *Conn) event(ev verbs.Event) {
 	c.kick(mailGone)
 }
 
-// accesses reports whether requests of ours for the peer's memory are under way.
+// accesses reports whether requests of ours for the peer's memory are under way,
+// or were when the QP went down.
 func (c *Conn) accesses() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ops.posted > 0
+	return c.ops.posted+c.ops.failed > 0
 }
 
 // reap takes the queue pair down. Its goroutine is started by end and ends when

@@ -32,7 +32,8 @@ func (p *poller) completed(l *lane, wc *verbs.WC) {
 	if wc.Status != verbs.StatusSuccess {
 		c.completedErr(wc)
 		if kind == wrOp {
-			return // the QP is going down; its payload is given back when it is gone
+			c.opFailed(index)
+			return
 		}
 	}
 	switch kind {

@@ -125,8 +125,8 @@ const (
 )
 
 // resolve replaces defaults, and checks ranges. arena is how many bytes there
-// are, budget how many there may be.
-func (c *Config) resolve(caps *verbs.Caps, arena, budget int64) error {
+// are, budget how many there may be, reserve how many of them are not for us.
+func (c *Config) resolve(caps *verbs.Caps, arena, budget, reserve int64) error {
 	procs := runtime.GOMAXPROCS(0)
 	def := func(v *int, d int) {
 		if *v == 0 {
@@ -184,6 +184,11 @@ func (c *Config) resolve(caps *verbs.Caps, arena, budget int64) error {
 		if r.v < r.lo || r.v > r.hi {
 			return fmt.Errorf("%w: Config.%s is %d, not %d to %d", verbs.ErrInvalid, r.name, r.v, r.lo, r.hi)
 		}
+	}
+	need, most := int64(c.Credits)*int64(c.RecvSize)+int64(c.SendDepth)*txSize, budget-reserve
+	if need > most {
+		return fmt.Errorf("%w: a connection takes %d bytes (Config.Credits x RecvSize, and SendDepth x %d), the arena has %d for all (buffer.Config.Budget less Reserve): raise that, or lower these",
+			verbs.ErrLimit, need, txSize, most)
 	}
 	if c.Exposed != nil && !c.Exposed.TrustFabric() {
 		return fmt.Errorf("%w: Config.Exposed is an arena without buffer.Config.TrustFabric", verbs.ErrInvalid)

@@ -68,7 +68,8 @@ func NewEndpoint(dev *verbs.Device, a *buffer.Arena, cfg Config) (*Endpoint, err
 	if a.TrustFabric() {
 		return nil, fmt.Errorf("%w: an arena with TrustFabric holds what peers may change at any time: give it as Config.Exposed", verbs.ErrInvalid)
 	}
-	if err := cfg.resolve(&caps, a.Account().Total, a.Stats().Budget); err != nil {
+	st := a.Stats()
+	if err := cfg.resolve(&caps, st.Total, st.Budget, st.Reserve); err != nil {
 		return nil, err
 	}
 	e := &Endpoint{

@@ -50,6 +50,7 @@ type opTable struct {
 	free       *op
 	head, tail *op // with requests still to be posted, in order
 	posted     int // requests on the QP
+	failed     int // that have come back without success
 	sges       []verbs.SGE
 }
 
@@ -177,6 +178,16 @@ func (c *Conn) opCompleted(i uint32) {
 	c.mu.Unlock()
 }
 
+// opFailed: one request of op i has come back without success. The QP is going
+// down; the payload is given back when it is gone.
+func (c *Conn) opFailed(i uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ops.posted--
+	c.ops.failed++
+	c.ops.all[i].posted--
+}
+
 // releaseOps gives back the local side of everything: the device has forgotten
 // the QP. With c.mu.
 func (c *Conn) releaseOps() {
@@ -252,6 +263,10 @@ func (c *Conn) transfer(ctx context.Context, read bool, l *buffer.List, g Grant,
 	if err := c.Err(); err != nil {
 		c.mu.Unlock()
 		return err
+	}
+	if g.Once && (c.qp == nil || !c.qp.Features().SendInv) {
+		c.mu.Unlock()
+		return fmt.Errorf("%w: a grant for one transfer, and no send with invalidate to end it with", ErrNotSupported)
 	}
 	o := c.ops.get()
 	o.read, o.list, o.left = read, l.Share(), l.Len()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
@@ -50,6 +51,8 @@ type Connection struct {
 	ctx       context.Context // the handlers'; ends with the connection
 	cancel    context.CancelFunc
 	drainFn   func()        // c.drain, made once
+	refusalFn func()        // a refusal has left, made once
+	refusals  atomic.Int32  // messages of typeRefused that live
 	wake      chan struct{} // capacity 1: connect is to look again
 	ackTimer  *time.Timer   // acknowledges what nothing else has
 
@@ -112,6 +115,7 @@ func (m *Messenger) newConnection(t EntityType, p Policy) *Connection {
 	c.strand.ex, c.strand.handle = m.ex, c.handle
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.drainFn = c.drain
+	c.refusalFn = func() { c.refusals.Add(-1) }
 	return c
 }
 
@@ -240,6 +244,21 @@ func (c *Connection) close(err error) {
 	c.m.closed(c)
 }
 
+// fatal ends the session for good because of a fault, lossless or not. It is
+// called with c.mu locked, and unlocks it.
+func (c *Connection) fatal(err error) {
+	if c.session.State == session.Closed {
+		c.mu.Unlock()
+		return
+	}
+	quiet := c.refuse // shutting down
+	c.close(err)
+	if !quiet {
+		c.m.n.faults.Add(1)
+		c.strand.push(event{kind: eventReset})
+	}
+}
+
 // closedErr is what calls return after the end. c.mu is held.
 func (c *Connection) closedErr() error {
 	// A fault may wrap ErrClosed too, of a transport closed by others.
@@ -335,7 +354,9 @@ func (c *Connection) MarkDown() {
 	c.close(ErrClosed)
 }
 
-// MarkDisposable makes the session lossy: with the next fault it is over.
+// MarkDisposable makes the session lossy: with the next fault it is over. What is
+// still to be sent, for the first time or again, is sent; what has been is not
+// kept any more.
 func (c *Connection) MarkDisposable() {
 	c.mu.Lock()
 	c.policy.Lossy, c.session.Policy.Lossy = true, true
@@ -344,6 +365,7 @@ func (c *Connection) MarkDisposable() {
 		e, _ := c.sent.pop()
 		kept = append(kept, c.unkeep(&e))
 	}
+	c.wakeSenders() // there is room
 	c.wakeFlushed()
 	c.mu.Unlock()
 	releaseAll(kept)

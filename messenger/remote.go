@@ -171,9 +171,23 @@ func (d *debt) drop() {
 	}
 }
 
-// refuseCall tells the peer that its call tid will not be answered.
+// maxRefusals is how many refusals of one connection may wait to be sent, or to
+// be acknowledged, 0.7 KB each. Nothing else bounds them: a call that is refused
+// has given its throttles back, so that two peers who refuse each other's calls do
+// not wait for each other, and the queue's limits are those of who may wait. A peer
+// that reads gets near it only with as many calls under way.
+const maxRefusals = 32 << 10
+
+// refuseCall tells the peer that its call tid will not be answered. A peer that
+// goes on calling and does not take the refusals loses the session.
 func (c *Connection) refuseCall(tid uint64, r Reason, code uint32, text string) {
 	c.m.n.callsRefused.Add(1)
+	if !c.loop && c.refusals.Load() >= maxRefusals {
+		c.mu.Lock()
+		c.fatal(&FaultError{Peer: c.peer.String(), Op: "refuse",
+			Err: fmt.Errorf("%w: %d refusals of its calls have not been taken", ErrProtocol, maxRefusals)})
+		return
+	}
 	m := NewMessage(typeRefused)
 	m.TID = tid
 	m.Front = append(m.Front, byte(r))
@@ -184,6 +198,8 @@ func (c *Connection) refuseCall(tid uint64, r Reason, code uint32, text string) 
 		m.Release()
 		return
 	}
+	c.refusals.Add(1)
+	m.done = c.refusalFn
 	if err := c.queueOwn(m); err != nil {
 		m.Release() // the call has ended with its connection, or will
 	}

@@ -234,13 +234,7 @@ func (c *Connection) leaveStandby() {
 // replaced ends a lossy session whose peer has connected anew.
 func (c *Connection) replaced() {
 	c.mu.Lock()
-	if c.session.State == session.Closed {
-		c.mu.Unlock()
-		return
-	}
-	c.close(&FaultError{Peer: c.peer.String(), Op: "accept", Err: errReplaced})
-	c.m.n.faults.Add(1)
-	c.strand.push(event{kind: eventReset})
+	c.fatal(&FaultError{Peer: c.peer.String(), Op: "accept", Err: errReplaced})
 }
 
 // differs reports whether both names are known and not the same.

@@ -44,7 +44,10 @@ func (c *Connection) requeue() (stale []*Message) {
 		}
 	}
 	c.ackQueued = false
-	return c.queue.dropBound()
+	if stale = c.queue.dropBound(); len(stale) > 0 {
+		c.wakeSenders() // there is room
+	}
+	return stale
 }
 
 // ackBatch is how many acknowledged messages are released at a time.

@@ -283,8 +283,13 @@ func (c *RegCache) register(ctx context.Context, e *entry) error {
 	slots := slices.Clone(c.free[len(c.free)-n:])
 	c.free = c.free[:len(c.free)-n]
 	c.mu.Unlock()
-	c.pds.RLock()
-	defer c.pds.RUnlock()
+	if err := c.pds.Acquire(ctx, 1); err != nil {
+		c.mu.Lock()
+		c.free = append(c.free, slots...)
+		c.mu.Unlock()
+		return fmt.Errorf("buffer: a Detach is still running: %w", err)
+	}
+	defer c.pds.Release(1)
 	regions := make([]int, n)
 	for i, s := range slots {
 		lo := uint64(i) * c.piece

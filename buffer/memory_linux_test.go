@@ -460,3 +460,29 @@ func TestMemoryWithoutPD(t *testing.T) {
 	l.Release()
 	r.Close()
 }
+
+// A device that is stuck does not hold Detach beyond its context.
+func TestCacheDetachIsBounded(t *testing.T) {
+	stuck, in := make(chan struct{}), make(chan struct{}, 16)
+	pd := openPD(t, iwarp.Config{}, &verbstest.Script{Call: func(c verbstest.Call) verbstest.Fault {
+		if c.Op == verbstest.CallDeregister {
+			in <- struct{}{}
+			return verbstest.Fault{Wait: stuck}
+		}
+		return verbstest.Fault{}
+	}})
+	c := newCache(t, RegCacheConfig{PDs: []*verbs.PD{pd}})
+	m, err := c.Add(anon(t, 3*Page))
+	require.NoError(t, err)
+	mustRegister(t, m, 0).Close()
+	closed := make(chan error, 1)
+	go func() { closed <- m.Close(context.Background()) }()
+	<-in
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, c.Detach(ctx, pd), context.DeadlineExceeded)
+	close(stuck)
+	require.NoError(t, <-closed)
+	require.NoError(t, c.Detach(context.Background(), pd))
+	closeCache(t, c)
+}

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/argonaut-rdma/argonaut/verbs"
 )
 
@@ -33,6 +35,9 @@ type RegCacheConfig struct {
 // maxPiece is the most that one piece of memory has: what an RDMABuffer can name.
 const maxPiece = 1 << 30
 
+// registrars is how many register at a time, at most.
+const registrars = 1 << 20
+
 // RegCache registers memory that the caller owns, and keeps registrations for
 // the next use: a registration costs thousands of times what it saves. Memory is
 // known by its handle (Memory) only, never by its address: what is mapped at an
@@ -44,8 +49,11 @@ type RegCache struct {
 	pins  bool
 	cfg   RegCacheConfig
 
-	leave sync.Mutex   // held while a registration is given up; before mu
-	pds   sync.RWMutex // for reading while memory is registered, for writing while a PD is detached; before leave
+	// leave is held while a registration is given up, before mu; pds while memory
+	// is registered (one of it) and while a PD is detached (all), before leave.
+	// Both are held over calls of the device, so they are waited for with a
+	// context.
+	leave, pds *semaphore.Weighted
 
 	mu        sync.Mutex
 	closed    bool
@@ -87,7 +95,8 @@ func NewRegCache(cfg RegCacheConfig) (*RegCache, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	c := &RegCache{cfg: cfg, piece: maxPiece, memories: map[*Memory]struct{}{}, of: make([]*entry, cfg.MaxPieces)}
+	c := &RegCache{cfg: cfg, piece: maxPiece, memories: map[*Memory]struct{}{}, of: make([]*entry, cfg.MaxPieces),
+		leave: semaphore.NewWeighted(1), pds: semaphore.NewWeighted(registrars)}
 	a := &Arena{
 		cfg: Config{Progress: cfg.Progress, Logger: cfg.Logger}, sizes: []int{0}, foreign: c,
 		slots: make([]slot, cfg.MaxPieces), regions: make([]region, cfg.MaxPieces), chunks: make([]chunk, cfg.MaxPieces),
@@ -256,8 +265,10 @@ func (c *RegCache) tryGiveUp(ctx context.Context, e *entry) (holders []Holder, e
 // giveUp deregisters e, which is leaving, everywhere. On error it goes on
 // leaving, and is called again.
 func (c *RegCache) giveUp(ctx context.Context, e *entry) error {
-	c.leave.Lock() // so that each deregistration is looked at once
-	defer c.leave.Unlock()
+	if err := c.leave.Acquire(ctx, 1); err != nil { // so that each deregistration is looked at once
+		return fmt.Errorf("buffer: another deregistration is still running: %w", err)
+	}
+	defer c.leave.Release(1)
 	c.mu.Lock()
 	if e.state != entryLeaving {
 		c.mu.Unlock()
@@ -330,10 +341,14 @@ func (c *RegCache) released(s uint32) {
 // the device fails to deregister is in the *BatchError; call Detach again for it.
 // Detaching what is not attached returns nil.
 func (c *RegCache) Detach(ctx context.Context, pd *verbs.PD) error {
-	c.pds.Lock()
-	defer c.pds.Unlock()
-	c.leave.Lock()
-	defer c.leave.Unlock()
+	if err := c.pds.Acquire(ctx, registrars); err != nil {
+		return fmt.Errorf("buffer: a registration or another Detach is still running: %w", err)
+	}
+	defer c.pds.Release(registrars)
+	if err := c.leave.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("buffer: a deregistration is still running: %w", err)
+	}
+	defer c.leave.Release(1)
 	a := c.a
 	at := a.left(pd)
 	if at == nil {

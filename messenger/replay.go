@@ -23,9 +23,10 @@ func (c *Connection) unkeep(e *entry) *Message {
 }
 
 // pending reports whether something waits to be sent, or to be sent again, or
-// somebody for the connection. c.mu is held.
+// somebody for the connection: also for the reply to a call, which the peer may
+// not be able to bring. c.mu is held.
 func (c *Connection) pending() bool {
-	return c.replay.n > 0 || c.queue.messages > 0 || c.wanted > 0
+	return c.replay.n > 0 || c.queue.messages > 0 || c.wanted > 0 || len(c.calls) > 0
 }
 
 // requeue puts what was sent and not acknowledged in front of the queue, and

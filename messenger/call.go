@@ -10,7 +10,12 @@ import (
 
 // call is a request that waits for its reply. Whoever takes it out of
 // Connection.calls sends exactly one value.
-type call struct{ ch chan answer }
+type call struct {
+	ch chan answer
+	// had: the peer has acknowledged the request, which is not kept any more: one
+	// that has lost the session will not answer it. Connection.mu guards it.
+	had bool
+}
 
 // answer is the reply to a call, or why there is none; neither where the session
 // or the connection has ended.
@@ -45,6 +50,7 @@ func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
 	}
 	c.lastTID++
 	tid := c.lastTID
+	k.had = false
 	c.calls[tid] = k
 	c.mu.Unlock()
 

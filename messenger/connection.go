@@ -112,6 +112,8 @@ func (m *Messenger) newConnection(t EntityType, p Policy) *Connection {
 		session: session.Session{Policy: p.rules(), BackoffMin: m.cfg.BackoffMin, BackoffMax: m.cfg.BackoffMax},
 	}
 	c.parted = time.Now()
+	// A reply to a call of an earlier incarnation matches none of ours.
+	c.lastTID = uint64(m.epoch.Load()) << 31
 	c.strand.ex, c.strand.handle = m.ex, c.handle
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.drainFn = c.drain

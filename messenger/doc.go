@@ -13,9 +13,13 @@
 // A lossy session ends with its transport: what was not delivered is lost, and
 // HandleReset says so. A lossless one goes on, on another transport of the same
 // peer where there are several: every message is delivered once and in order,
-// until one side drops the session (MarkDown, a restart), which the other learns
-// by HandleRemoteReset. What has been sent stays referenced, payload included,
-// until the peer has acknowledged it (ConnStats.UnackedBytes).
+// until one side drops the session (MarkDown, a restart). Where the policy of
+// whoever is connected to has ResetCheck, the other side learns of that by
+// HandleRemoteReset, and what it had queued is dropped; otherwise (LosslessPeer)
+// the session begins anew without a word: what the peer had not acknowledged is
+// sent to its new incarnation, what it had is gone. What has been sent stays
+// referenced, payload included, until the peer has acknowledged it
+// (ConnStats.UnackedBytes).
 //
 // # Security
 //
@@ -46,7 +50,8 @@
 // # Calls that fail
 //
 // A Call ends as soon as it is known that there will be no answer: with ErrReset
-// when the session or the connection is over, and with a *RemoteError when the
+// when the session or the connection is over, or begins anew with a peer that had
+// taken the request and has lost it, and with a *RemoteError when the
 // peer says so (nobody handles the message, its handler has panicked, refused it
 // or released it unanswered, the peer is draining). What the peer does not take,
 // which it has told in the handshake, fails with ErrTooLarge here, and the

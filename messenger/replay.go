@@ -60,6 +60,11 @@ func (c *Connection) acked(batch *[ackBatch]*Message) (n int) {
 	for _, r := range [...]*ring[entry]{&c.sent, &c.replay} {
 		for n < ackBatch && r.n > 0 && r.peek().seq <= c.session.Acked {
 			e, _ := r.pop()
+			if e.flags&flagCall != 0 {
+				if k := c.calls[e.m.TID]; k != nil {
+					k.had = true
+				}
+			}
 			if e.begun != 0 {
 				c.m.lat.sendAck.observe(c.m.lat.now() - e.begun)
 			}
@@ -153,6 +158,30 @@ func (c *Connection) forgotten() {
 	c.recvMu.Lock()
 	c.recvMu.Unlock() //nolint:staticcheck // an empty section: a barrier
 	c.strand.push(event{kind: eventRemoteReset})
+}
+
+// renewed is called when the peer has agreed on a session that is new: one that
+// has acknowledged anything in an earlier one has lost that. What it was asked
+// there it will not answer: the calls, which the caller ends, are returned. What
+// it has asked nobody waits for. What waits to be sent stays. c.mu is held.
+func (c *Connection) renewed() (orphans []*call) {
+	for tid, k := range c.calls {
+		if k.had {
+			delete(c.calls, tid)
+			orphans = append(orphans, k)
+		}
+	}
+	for _, m := range c.serving {
+		m.cancel()
+	}
+	return orphans
+}
+
+// endCalls ends calls that were taken out of Connection.calls, with ErrReset.
+func endCalls(ks []*call) {
+	for _, k := range ks {
+		k.ch <- answer{}
+	}
 }
 
 // rules is the part of a policy that sessions know.

@@ -62,13 +62,17 @@ func (l *link) lostRace() error {
 }
 
 func (l *link) opened(r *hsResult, cookie, globalSeq uint64, lossy bool) error {
-	return l.attempting(func(c *Connection) error {
+	var orphans []*call
+	err := l.attempting(func(c *Connection) error {
 		if c.verified.differs(r.verified) {
 			return fmt.Errorf("%w: peer is %v, it was %v", ErrAuth, r.verified, c.verified)
 		}
 		c.session.ServerIdent(cookie, globalSeq, lossy)
+		orphans = c.renewed()
 		return nil
 	})
+	endCalls(orphans)
+	return err
 }
 
 func (l *link) resumed(msgSeq uint64) error {
@@ -195,6 +199,10 @@ func (c *Connection) take(l *link, in session.Incoming, lost bool) taken {
 		stale = c.requeue()
 	}
 	c.session.Take(in, c.m.cookie())
+	var orphans []*call
+	if !in.Reconnect && !lost {
+		orphans = c.renewed()
+	}
 	t := c.told()
 	var batch [ackBatch]*Message
 	n := c.acked(&batch)
@@ -209,6 +217,7 @@ func (c *Connection) take(l *link, in session.Incoming, lost bool) taken {
 		}
 	}
 	releaseAll(stale)
+	endCalls(orphans)
 	c.releaseAcked(&batch, n)
 	return t
 }

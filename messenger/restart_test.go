@@ -1,0 +1,111 @@
+package messenger_test
+
+import (
+	"context"
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	. "github.com/argonaut-rdma/argonaut/messenger"
+)
+
+// restart kills node 1, as a kill -9 does: nothing of its end gets out. It comes
+// back as another incarnation at the same address.
+func (d *duo) restart(t *testing.T, p Policy) (*Messenger, *recorder) {
+	t.Helper()
+	n := d.Nodes[1]
+	at := n.Addrs()
+	d.Net.Split([]string{d.Nodes[0].Host}, []string{n.Host})
+	require.NoError(t, n.Close())
+	m, err := New(Config{Name: n.Name(), Arena: n.Arena, DialStream: n.Dial, ListenStream: n.Listen, IdleTimeout: -1})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	m.SetPolicy(OSD, p)
+	rec := &recorder{}
+	m.AddDispatcher(rec)
+	require.NoError(t, m.Bind(t.Context(), AddrVec{{URL: at[0].URL}}))
+	d.Net.CutAll()
+	d.Net.Heal()
+	return m, rec
+}
+
+// A call that the peer has acknowledged and not answered when it is killed ends
+// when it is back, with or without ResetCheck.
+func TestCallsEndWithARestartOfThePeer(t *testing.T) {
+	for name, p := range map[string]Policy{"peer": LosslessPeer(), "peer reuse": LosslessPeerReuse()} {
+		t.Run(name, func(t *testing.T) {
+			under(t, func(t *testing.T) {
+				d := newDuo(t, p, p)
+				c, err := d.Nodes[0].ConnectTo(OSD, AddrVec{{URL: d.Nodes[1].Addrs()[0].URL}})
+				require.NoError(t, err)
+				ready(t, c)
+				d.rec[1].hook = func(ctx context.Context, _ *Message) { <-ctx.Done() }
+				ended := make(chan error, 1)
+				go func() { ended <- callOn(t, c, 1) }() // ends with the call
+				settle(time.Second)
+				require.Zero(t, c.Stats().UnackedMessages)
+				_, rec := d.restart(t, p)
+				begin := time.Now()
+				require.ErrorIs(t, <-ended, ErrReset)
+				require.Less(t, time.Since(begin), time.Second)
+				require.Empty(t, rec.received())
+				require.NoError(t, callOn(t, c, 2), "the session goes on with the new one")
+				settle(time.Second)
+				require.Equal(t, p.ResetCheck, d.rec[0].count("remote reset") == 1)
+			})
+		})
+	}
+}
+
+// What the peer had not acknowledged is asked of its next incarnation.
+func TestCallsGoToTheNextIncarnation(t *testing.T) {
+	under(t, func(t *testing.T) {
+		d := newDuo(t, LosslessPeer(), LosslessPeer())
+		c, err := d.Nodes[0].ConnectTo(OSD, AddrVec{{URL: d.Nodes[1].Addrs()[0].URL}})
+		require.NoError(t, err)
+		ready(t, c)
+		d.Net.Split([]string{d.Nodes[0].Host}, []string{d.Nodes[1].Host})
+		ended := make(chan error, 1)
+		go func() { ended <- callOn(t, c, 1) }() // ends with the call
+		settle(time.Second)
+		require.Equal(t, 1, c.Stats().UnackedMessages)
+		_, rec := d.restart(t, LosslessPeer())
+		require.NoError(t, <-ended)
+		require.Equal(t, []uint32{1}, rec.received())
+	})
+}
+
+// What a peer that is killed has asked is not answered to its next incarnation:
+// the handler's context ends, and a late reply answers no call of that one.
+func TestHandlersOfAnIncarnationThatIsGone(t *testing.T) {
+	under(t, func(t *testing.T) {
+		d := newDuo(t, LosslessPeer(), LosslessPeer())
+		c, err := d.Nodes[0].ConnectTo(OSD, AddrVec{{URL: d.Nodes[1].Addrs()[0].URL}})
+		require.NoError(t, err)
+		ready(t, c)
+		first := true
+		d.rec[0].hook = func(ctx context.Context, m *Message) {
+			if !first {
+				return
+			}
+			first = false
+			<-ctx.Done()
+			time.Sleep(time.Second)
+			binary.LittleEndian.PutUint32(m.Front, 66) // the answer is an echo
+		}
+		old := d.connect(t, 1)
+		gone := make(chan error, 1)
+		go func() { gone <- callOn(t, old, 1) }() // ends with node 1
+		settle(time.Second)
+		next, _ := d.restart(t, LosslessPeer())
+		require.ErrorIs(t, <-gone, ErrClosed)
+		send(t, c, 5)
+		settle(100 * time.Millisecond)
+		again, err := next.ConnectTo(OSD, d.Nodes[0].Addrs())
+		require.NoError(t, err)
+		require.NoError(t, callOn(t, again, 2))
+		require.Equal(t, []uint32{66, 2}, d.rec[0].received())
+	})
+}

@@ -27,7 +27,8 @@ func (m *Messenger) expire(now time.Time) {
 
 func (c *Connection) expire(now time.Time, limit time.Duration) {
 	c.mu.Lock()
-	if c.session.State == session.Closed || c.link != nil || c.claim != nil || !c.lossless() || now.Sub(c.parted) < limit {
+	// Open without a link: it has just been resumed, and is about to have one.
+	if c.session.State == session.Closed || c.session.State == session.Open || c.link != nil || c.claim != nil || !c.lossless() || now.Sub(c.parted) < limit {
 		c.mu.Unlock()
 		return
 	}

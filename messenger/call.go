@@ -198,11 +198,9 @@ func (c *Connection) served(m *Message) {
 	}
 	c.mu.Unlock()
 	m.cancel()
-	if c.m.closing.Load() || c.m.draining.Load() {
-		select {
-		case c.m.servedOne <- struct{}{}: // finishHandlers looks again
-		default:
-		}
+	select {
+	case c.m.servedOne <- struct{}{}: // finishHandlers, if somebody is there, looks again
+	default:
 	}
 }
 

@@ -141,7 +141,7 @@ func (c *Connection) dispatch(m *Message, flagged, told bool) {
 	var d *debt
 	if m.flags&flagCall != 0 && told {
 		d = m.owe()
-		if c.m.draining.Load() {
+		if c.m.draining.Load() && !c.loop { // handlers under way may need the loopback
 			m.refuse(ReasonDraining, 0, "")
 			m.Release()
 			d.returned(false)
@@ -150,7 +150,7 @@ func (c *Connection) dispatch(m *Message, flagged, told bool) {
 	}
 	m.arrived = c.m.lat.now()
 	begun := m.arrived
-	if c.fastDispatch(m, d) {
+	if c.fastDispatch(c.m.mark, m, d) {
 		if begun != 0 {
 			c.m.lat.handle.observe(c.m.lat.now() - begun)
 		}
@@ -164,7 +164,9 @@ func (c *Connection) dispatch(m *Message, flagged, told bool) {
 }
 
 // fastDispatch asks the dispatchers in order. A panic ends the connection.
-func (c *Connection) fastDispatch(m *Message, owed *debt) (consumed bool) {
+//
+//go:noinline
+func (c *Connection) fastDispatch(_ handlerMark, m *Message, owed *debt) (consumed bool) {
 	defer func() {
 		if r := recover(); r != nil {
 			owed.returned(true)
@@ -183,7 +185,10 @@ func (c *Connection) fastDispatch(m *Message, owed *debt) (consumed bool) {
 }
 
 // handle runs one event of the connection, on its strand.
-func (c *Connection) handle(e event) {
+func (c *Connection) handle(e event) { c.runHandlers(c.m.mark, e) }
+
+//go:noinline
+func (c *Connection) runHandlers(_ handlerMark, e event) {
 	var k servedCall
 	if e.m != nil && e.m.flags&flagCall != 0 {
 		k = servedCall{tid: e.m.TID, owed: e.m.debt, cancel: e.m.cancel}

@@ -11,21 +11,29 @@ import (
 
 // Drain readies the messenger for the restart of its process. It takes no new
 // sessions (their peers learn ErrDraining and may go to another node), answers
-// new calls of peers of this project with ErrDraining, and waits until the calls
-// that are being served have been answered, no handler runs, and what is queued
-// has been sent, and acknowledged where the session is lossless. Sessions that
+// new calls of peers of this project with ErrDraining (not those of the
+// Loopback), and waits until the calls that are being served have been answered,
+// no handler runs, and what is queued has been sent, and acknowledged where the
+// session is lossless, also to peers that are away. Sessions that
 // exist go on, and may reconnect; messages that are no calls are dispatched as
 // ever; sending is up to the caller. When ctx ends before, the error says what is
-// left, and the messenger goes on draining. Shutdown, or Resume, comes next.
-// Draining once more waits once more.
+// left, and the messenger goes on draining. Shutdown, or Resume, which has a
+// Drain that waits return ErrResumed, comes next. Draining once more waits once
+// more.
 func (m *Messenger) Drain(ctx context.Context) error {
-	m.draining.Store(true)
 	m.mu.Lock()
+	m.draining.Store(true)
+	if m.drains == nil {
+		m.drains = newDeadline()
+	}
+	wait := m.drains.and(ctx)
 	connections := []*Connection{m.loop}
 	for c := range m.connections {
 		connections = append(connections, c)
 	}
 	m.mu.Unlock()
+	defer wait.end(context.Canceled)
+	ctx = wait
 	var errs []error
 	if err := m.finishHandlers(ctx, connections); err != nil {
 		errs = append(errs, err)
@@ -41,8 +49,17 @@ func (m *Messenger) Drain(ctx context.Context) error {
 	return nil
 }
 
-// Resume ends what Drain has begun: new sessions and calls are taken again.
-func (m *Messenger) Resume() { m.draining.Store(false) }
+// Resume ends what Drain has begun: new sessions and calls are taken again. A
+// Drain that still waits returns ErrResumed.
+func (m *Messenger) Resume() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.draining.Store(false)
+	if m.drains != nil {
+		m.drains.end(ErrResumed)
+		m.drains = nil
+	}
+}
 
 // Health is what a probe asks.
 type Health struct {
@@ -52,7 +69,7 @@ type Health struct {
 	// elsewhere: before Bind, while draining or shutting down, or not Live.
 	Ready bool
 	// Problems says why not, and what else an operator should know, such as
-	// peers of lossless sessions that can not be reached.
+	// peers that can not be reached.
 	Problems []string
 }
 
@@ -83,7 +100,7 @@ func (m *Messenger) Health() Health {
 	case !bound:
 		unready("not bound")
 	}
-	if since := now.Sub(time.Unix(0, m.ticked.Load())); since > stuckAfter && !m.closing.Load() {
+	if since := now.Sub(m.started) - time.Duration(m.ticked.Load()); since > stuckAfter && !m.closing.Load() {
 		h.Live = false
 		unready("the ticker has not run for %v", since.Round(time.Second))
 	}

@@ -33,6 +33,8 @@ var (
 	ErrWrongPeer = errors.New("messenger: wrong peer")
 	// ErrDraining: the peer takes no new sessions and calls, see Messenger.Drain.
 	ErrDraining = errors.New("messenger: draining")
+	// ErrResumed: Messenger.Resume has ended the Drain that waited.
+	ErrResumed = errors.New("messenger: resumed")
 	// ErrRemote: the peer has had the call, and will not answer it: a
 	// *RemoteError says why.
 	ErrRemote = errors.New("messenger: the call was not answered")

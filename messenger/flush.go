@@ -22,7 +22,7 @@ func (c *Connection) isFlushed() bool {
 		return true
 	case c.link == nil && !c.lossless():
 		return true
-	case c.session.State == session.Standby && (c.session.Policy.Server || !c.session.Dialable):
+	case c.refuse && c.session.State == session.Standby && (c.session.Policy.Server || !c.session.Dialable):
 		return true // the peer would have to come back: shutting down, it is not let in
 	}
 	return !c.draining && !c.unsent() && c.sent.n == 0

@@ -36,20 +36,22 @@ type Messenger struct {
 	loop      *Connection
 	endpoints map[string]*conn.Endpoint
 	n         counters
+	mark      handlerMark
 	// Pools of what has channels. They are the messenger's, since a test with
 	// virtual time has channels of its own.
 	callPool, sendWaiters sync.Pool
 	wg                    sync.WaitGroup // every goroutine but the executor's
 	lat                   *latencies     // nil: not measured
 	stop                  chan struct{}  // closed when the ticker is to end
-	servedOne             chan struct{}  // capacity 1: shutting down, and a call has been served
+	servedOne             chan struct{}  // capacity 1: a call has been served
 
 	globalSeq, globalID atomic.Uint64
 	epoch, nonce        atomic.Uint32
 	chain               atomic.Pointer[[]Dispatcher]
 	closing             atomic.Bool
-	draining            atomic.Bool  // see Drain
-	ticked              atomic.Int64 // when the ticker has run, Unix nanoseconds
+	draining            atomic.Bool // see Drain
+	started             time.Time
+	ticked              atomic.Int64 // when the ticker has run, nanoseconds after started
 
 	mu          sync.Mutex
 	policies    map[EntityType]Policy
@@ -64,7 +66,9 @@ type Messenger struct {
 	connections map[*Connection]struct{}
 	peers       map[peerKey]*Connection // by each address that is known
 	shut        chan struct{}           // closed when Shutdown has ended
-	shutting    bool
+	shutting    *deadline               // of the Shutdown under way, or that has ended
+	unfinished  error                   // what it has not ended; for who waits for shut
+	drains      *deadline               // of the Drains that wait, see Resume
 }
 
 // typeThrottles are the throttles of a policy, shared by all peers of a type.
@@ -207,7 +211,7 @@ func New(cfg Config) (*Messenger, error) {
 		endpoints: map[string]*conn.Endpoint{}, stop: make(chan struct{}), servedOne: make(chan struct{}, 1),
 		policies: map[EntityType]Policy{}, perType: map[EntityType]*typeThrottles{},
 		links: map[*link]struct{}{}, connections: map[*Connection]struct{}{}, peers: map[peerKey]*Connection{},
-		shut: make(chan struct{}),
+		shut: make(chan struct{}), mark: newHandlerMark(), started: time.Now(),
 	}
 	if most := cfg.Arena.Stats(); cfg.MaxData == 0 {
 		m.limits.Data = uint32(min(int64(m.limits.Data), most.Budget-most.Reserve))
@@ -237,7 +241,7 @@ func New(cfg Config) (*Messenger, error) {
 			return nil, errors.Join(fmt.Errorf("%w: transport %s has another arena than Config.Arena", ErrInvalid, t.Scheme), m.Close())
 		}
 	}
-	m.ticked.Store(time.Now().UnixNano())
+	m.ticked.Store(int64(time.Since(m.started)))
 	m.wg.Add(1)
 	go m.tick() // ends with m.stop
 	return m, nil

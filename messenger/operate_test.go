@@ -144,6 +144,28 @@ func TestHealth(t *testing.T) {
 	})
 }
 
+// A long burst on one strand is progress while others wait.
+func TestHealthInABurst(t *testing.T) {
+	under(t, func(t *testing.T) {
+		d := newDuo(t, LosslessPeer(), LosslessPeer(), func(_ int, cfg *Config) { cfg.Workers = 1 })
+		c := d.connect(t, 0)
+		ready(t, c)
+		d.rec[1].hook = func(context.Context, *Message) { time.Sleep(3 * time.Second) }
+		for i := range uint32(16) {
+			send(t, c, i)
+		}
+		settle(time.Second)
+		send(t, d.Nodes[1].Loopback(), 99)
+		for range 45 {
+			settle(time.Second)
+			require.True(t, d.Nodes[1].Health().Live)
+		}
+		require.NotContains(t, d.rec[1].received(), uint32(99))
+		settle(time.Minute)
+		require.Contains(t, d.rec[1].received(), uint32(99))
+	})
+}
+
 // Shutdown from a handler would wait for itself: it says so.
 func TestShutdownFromAHandler(t *testing.T) {
 	under(t, func(t *testing.T) {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
-	"runtime"
 	"sync"
 	"time"
 
@@ -26,24 +24,28 @@ const grace = time.Second
 // to connect to us, is not waited for.
 // When ctx ends, the rest is done without waiting for peers or handlers, whose
 // contexts end. The error names the step that did not end in time.
-// Waiting Sends and Calls end with ErrClosed. From within a handler, which it
-// would wait for, it does nothing and returns ErrInvalid: start a goroutine. A
-// second call waits for the first and returns nil.
+// Waiting Sends and Calls end with ErrClosed. From within a handler of m, which
+// it would wait for, it does nothing and returns ErrInvalid: start a goroutine.
+// A second call waits for the first, which ends without waiting as soon as the
+// context of either does; its error is about goroutines and handlers that run on.
 func (m *Messenger) Shutdown(ctx context.Context) error {
-	if inHandler() {
+	if m.inHandler() {
 		return fmt.Errorf("%w: Shutdown waits for handlers, and was called from one: call it from a goroutine of its own", ErrInvalid)
 	}
 	m.mu.Lock()
-	if m.shutting {
+	if d := m.shutting; d != nil {
 		m.mu.Unlock()
 		select {
 		case <-m.shut:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
+			return nil // long ago
+		default:
 		}
+		defer d.with(ctx)()
+		<-m.shut
+		return m.unfinished
 	}
-	m.shutting = true
+	end := newDeadline()
+	m.shutting = end
 	m.closing.Store(true)
 	listeners := m.listeners
 	connections := []*Connection{m.loop}
@@ -52,6 +54,8 @@ func (m *Messenger) Shutdown(ctx context.Context) error {
 	}
 	m.mu.Unlock()
 	defer close(m.shut)
+	defer end.with(ctx)()
+	ctx = end
 	var errs []error
 	step := func(name string, err error) {
 		if err != nil {
@@ -109,42 +113,22 @@ func (m *Messenger) Shutdown(ctx context.Context) error {
 	}
 	close(m.stop)
 	// Once they have ended nothing is dispatched any more.
+	before := len(errs)
 	step("goroutines", m.wait(ctx))
 	step("handlers", m.ex.close(ctx))
+	m.unfinished = errors.Join(errs[before:]...)
 	return errors.Join(errs...)
 }
 
-// inHandler reports whether a handler of a messenger is among the callers of its
-// caller.
-func inHandler() bool {
-	pcs := make([]uintptr, 256)
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
-	for {
-		f, more := frames.Next()
-		if f.Function == handleName || f.Function == fastName {
-			return true
-		}
-		if !more {
-			return false
-		}
-	}
-}
-
-// The functions that call handlers.
-var (
-	handleName = nameOf((*Connection).handle)
-	fastName   = nameOf((*Connection).fastDispatch)
-)
-
-func nameOf(f any) string { return runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name() }
-
-// Close is Shutdown without waiting for peers or queues.
+// Close is Shutdown without waiting for peers or queues, and makes a Shutdown
+// under way one. It returns when all has ended. Errors: ErrInvalid as Shutdown,
+// and that handlers or goroutines have not ended a second after their contexts.
 func (m *Messenger) Close() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	err := m.Shutdown(ctx)
 	if errors.Is(err, context.Canceled) {
-		return nil
+		return m.unfinished
 	}
 	return err
 }
@@ -199,6 +183,12 @@ func (c *Connection) refuseSends() {
 // finishHandlers waits until no handler runs or is due, and every call that is
 // being served has been released, or ctx ends.
 func (m *Messenger) finishHandlers(ctx context.Context, connections []*Connection) error {
+	defer func() {
+		select {
+		case m.servedOne <- struct{}{}: // Drain and Shutdown may both wait
+		default:
+		}
+	}()
 	for {
 		if busy := m.ex.wait(ctx.Done()); busy > 0 {
 			return fmt.Errorf("%d handlers still running: %w", busy, ctx.Err())
@@ -212,10 +202,6 @@ func (m *Messenger) finishHandlers(ctx context.Context, connections []*Connectio
 			c.mu.Unlock()
 		}
 		if serving == 0 {
-			select {
-			case m.servedOne <- struct{}{}: // Drain and Shutdown may both wait
-			default:
-			}
 			return nil
 		}
 		select {

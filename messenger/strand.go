@@ -71,6 +71,7 @@ func (s *strand) burst() bool {
 		}
 		s.mu.Unlock()
 		s.handle(e)
+		s.ex.returned()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,7 +94,8 @@ type executor struct {
 	busy  int
 	ready ring[*strand]
 	idle  []chan struct{} // to be closed when busy reaches 0
-	moved time.Time       // when a worker last had time for another strand, while others wait
+	moved time.Time       // when a handler last returned, while strands wait
+	waits atomic.Bool     // strands wait: ready is not empty
 }
 
 func newExecutor(workers int) (*executor, error) {
@@ -116,6 +118,7 @@ func (ex *executor) submit(s *strand) {
 			ex.moved = time.Now()
 		}
 		ex.ready.push(s)
+		ex.waits.Store(true)
 		ex.mu.Unlock()
 		return
 	}
@@ -149,16 +152,24 @@ func (ex *executor) run(s *strand) {
 			ex.mu.Unlock()
 			return
 		}
-		if ex.ready.n > 0 {
-			ex.moved = time.Now()
-		}
+		ex.waits.Store(ex.ready.n > 0)
 		ex.mu.Unlock()
 		s = next
 	}
 }
 
-// stuck is for how long strands have waited without that a worker has had time for
-// one of them; 0: none waits.
+// returned notes that a handler has returned, where that matters.
+func (ex *executor) returned() {
+	if !ex.waits.Load() {
+		return
+	}
+	ex.mu.Lock()
+	defer ex.mu.Unlock()
+	ex.moved = time.Now()
+}
+
+// stuck is for how long strands have waited without that a handler has returned;
+// 0: none waits.
 func (ex *executor) stuck(now time.Time) time.Duration {
 	ex.mu.Lock()
 	defer ex.mu.Unlock()

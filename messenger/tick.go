@@ -39,7 +39,7 @@ func (m *Messenger) tick() {
 			}
 			clear(links)
 			m.expire(now)
-			m.ticked.Store(now.UnixNano())
+			m.ticked.Store(int64(now.Sub(m.started)))
 		}
 	}
 }

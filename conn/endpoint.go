@@ -162,6 +162,10 @@ func (e *Endpoint) Device() *verbs.Device { return e.dev }
 // Capacity is how many connections Config.RecvBuffers has room for.
 func (e *Endpoint) Capacity() int { return e.cfg.RecvBuffers / e.cfg.Credits }
 
+// MaxMessage is the largest payload that the endpoint accepts, in bytes
+// (Config.MaxMessage); what a peer accepts is Conn.MaxMessage.
+func (e *Endpoint) MaxMessage() int64 { return e.cfg.MaxMessage }
+
 // Arena returns the arena.
 func (e *Endpoint) Arena() *buffer.Arena { return e.arena }
 

@@ -20,10 +20,11 @@ const (
 	maxPulls = 256
 )
 
-// The first byte of the front of a pulled frame.
+// The first byte of the front of a pulled, or pushed, frame.
 const (
-	pulledOK    = 0
-	pulledStale = 1
+	pulledOK       = 0
+	pulledStale    = 1
+	pulledTooLarge = 2
 )
 
 // streamBulk is one-sided access as frames, on a stream, and on RDMA in secure
@@ -35,7 +36,8 @@ type streamBulk struct {
 	l      *link
 	epoch  uint32
 	framed bool  // grants say so: on RDMA others do not
-	chunk  int64 // bytes of one frame
+	chunk  int64 // bytes of one frame, at most
+	most   int   // grants in one frame, at most
 
 	mu      sync.Mutex
 	ended   bool
@@ -65,7 +67,62 @@ type pull struct {
 }
 
 func (b *streamBulk) init(l *link, framed bool, chunk int64) {
-	b.l, b.epoch, b.framed, b.chunk = l, l.m.nextEpoch(), framed, chunk
+	b.l, b.epoch, b.framed, b.chunk, b.most = l, l.m.nextEpoch(), framed, chunk, MaxGrants
+}
+
+// limit has frames be no larger than both sides take: so many bytes of data, and
+// of head. It is called before the link is open.
+func (b *streamBulk) limit(data int64, head int) {
+	b.chunk = max(1, min(b.chunk, data))
+	b.most = max(1, min(b.most, (head-headOverhead-grantsHead)/GrantLen)) // one that is too large even so fails for it
+}
+
+// part is how many of the left bytes from off of gs on go in one frame.
+func (b *streamBulk) part(gs []Grant, off uint64, left int64) int64 {
+	left = min(left, b.chunk)
+	var covered uint64 // by what is behind off
+	most := b.most
+	for _, g := range gs {
+		if off >= g.Len {
+			off -= g.Len
+			continue
+		}
+		covered += g.Len - off
+		off = 0
+		if most--; most == 0 || covered >= uint64(left) {
+			return int64(min(covered, uint64(left)))
+		}
+	}
+	return left // out of range: said by slice
+}
+
+// fail ends a pull or push of ours, if it still waits.
+func (b *streamBulk) fail(tid uint64, err error) {
+	b.mu.Lock()
+	p := b.pulls[tid]
+	delete(b.pulls, tid)
+	b.mu.Unlock()
+	if p != nil {
+		p.finish(err)
+	}
+}
+
+// post queues a question of ours that p waits for the answer of, nil for none. It
+// takes m. What does not fit does not leave.
+func (b *streamBulk) post(m *Message, p *pull) error {
+	c := b.l.owner.Load()
+	if err := c.fits(b.l, m); err != nil {
+		if p != nil {
+			b.fail(m.TID, err)
+		}
+		m.Release()
+		return err
+	}
+	if err := c.queueOwn(m); err != nil {
+		m.Release()
+		return err
+	}
+	return nil
 }
 
 func (b *streamBulk) canGrant() bool { return b.l.own&featureGrants != 0 }
@@ -276,10 +333,14 @@ func (b *streamBulk) servePull(m *Message) {
 		}
 		b.served()
 	}
-	if list == nil {
+	switch {
+	case list == nil:
 		b.l.m.n.badGrants.Add(1)
 		r.Front = append(r.Front, pulledStale)
-	} else {
+	case b.l.t.fits(headOverhead+1, list.Len()) != nil: // the peer has asked for more than it takes
+		list.Release()
+		r.Front = append(r.Front, pulledTooLarge)
+	default:
 		r.Front = append(r.Front, pulledOK)
 		r.Data = list
 	}
@@ -364,7 +425,7 @@ func (b *streamBulk) pushed(m *Message) {
 	switch {
 	case p == nil:
 	case len(m.Front) < 1 || m.Front[0] != pulledOK:
-		p.finish(errGrantRefused)
+		p.finish(refusedBy(m))
 	default:
 		p.finish(nil)
 	}
@@ -372,6 +433,14 @@ func (b *streamBulk) pushed(m *Message) {
 
 // errGrantRefused is the peer's answer: it has no such grant (any more).
 var errGrantRefused = fmt.Errorf("%w: %w", ErrBadGrant, ErrStaleGrant)
+
+// refusedBy is the error that an answer other than pulledOK is.
+func refusedBy(m *Message) error {
+	if len(m.Front) > 0 && m.Front[0] == pulledTooLarge {
+		return fmt.Errorf("%w: the peer says so of the answer to a pull", ErrTooLarge)
+	}
+	return errGrantRefused
+}
 
 // pulled ends a pull whose answer has come.
 func (b *streamBulk) pulled(m *Message) {
@@ -381,7 +450,7 @@ func (b *streamBulk) pulled(m *Message) {
 	case p == nil:
 		return
 	case len(m.Front) < 1 || m.Front[0] != pulledOK:
-		p.finish(errGrantRefused)
+		p.finish(refusedBy(m))
 	case p.dst != nil: // the data was not as long as what was asked for
 		err := fmt.Errorf("%w: pull answered with the wrong length", ErrProtocol)
 		p.finish(err)
@@ -395,7 +464,8 @@ func (b *streamBulk) read(ctx context.Context, dst *buffer.List, src []Grant, of
 	if err := b.mine(src); err != nil {
 		return err
 	}
-	return chunks(dst, b.chunk, func(part *buffer.List) error {
+	next := func(left int64) int64 { return b.part(src, off, left) }
+	return chunks(dst, next, func(part *buffer.List) error {
 		n := part.Len()
 		m := NewMessage(typePull)
 		asked, err := slice(src, off, uint64(n), false)
@@ -412,9 +482,8 @@ func (b *streamBulk) read(ctx context.Context, dst *buffer.List, src []Grant, of
 			m.Release()
 			return fmt.Errorf("%w: %w", ErrReset, b.l.failure())
 		}
-		if err := b.l.owner.Load().queueOwn(m); err != nil {
-			m.Release() // the link has ended, which ends the pull
-			return <-p.ch
+		if b.post(m, p) != nil {
+			return <-p.ch // it does not fit, or the link has ended: either ends the pull
 		}
 		select {
 		case err := <-p.ch:
@@ -430,7 +499,8 @@ func (b *streamBulk) write(ctx context.Context, dst []Grant, off uint64, src *bu
 		return err
 	}
 	var answers []*pull
-	err := chunks(src, b.chunk, func(part *buffer.List) error {
+	next := func(left int64) int64 { return b.part(dst, off, left) }
+	err := chunks(src, next, func(part *buffer.List) error {
 		n := uint64(part.Len())
 		m := NewMessage(typePush)
 		m.Data = part
@@ -441,8 +511,9 @@ func (b *streamBulk) write(ctx context.Context, dst []Grant, off uint64, src *bu
 		}
 		off += n
 		m.Front = AppendGrants(m.Front, to)
-		p := &pull{ch: make(chan error, 1)}
+		var p *pull
 		if b.l.own&featurePushed != 0 {
+			p = &pull{ch: make(chan error, 1)}
 			if !b.await(m, p) {
 				m.Release()
 				return fmt.Errorf("%w: %w", ErrReset, b.l.failure())
@@ -451,8 +522,7 @@ func (b *streamBulk) write(ctx context.Context, dst []Grant, off uint64, src *bu
 		}
 		sent := make(chan struct{})
 		m.done = func() { close(sent) }
-		if err := b.l.owner.Load().queueOwn(m); err != nil {
-			m.Release()
+		if err := b.post(m, p); err != nil {
 			return err
 		}
 		select {
@@ -498,11 +568,15 @@ func slice(gs []Grant, off, n uint64, write bool) (out []Grant, err error) {
 	return out, err
 }
 
-// chunks calls f with shares of consecutive parts of l of at most n bytes, whose
-// reference f takes.
-func chunks(l *buffer.List, n int64, f func(part *buffer.List) error) error {
+// chunks calls f with shares of consecutive parts of l, whose reference f takes:
+// each of as many bytes as next says of those that are left.
+func chunks(l *buffer.List, next func(left int64) int64, f func(part *buffer.List) error) error {
 	rest := l.Share()
-	for rest.Len() > n {
+	for rest.Len() > 0 {
+		n := next(rest.Len())
+		if n == rest.Len() {
+			return f(rest)
+		}
 		tail := rest.Split(n)
 		if err := f(rest); err != nil {
 			tail.Release()
@@ -510,9 +584,6 @@ func chunks(l *buffer.List, n int64, f func(part *buffer.List) error) error {
 		}
 		rest = tail
 	}
-	if rest.Len() == 0 {
-		rest.Release()
-		return nil
-	}
-	return f(rest)
+	rest.Release()
+	return nil
 }

@@ -24,6 +24,8 @@ type Grant struct {
 const (
 	// GrantLen is the encoded length of a Grant.
 	GrantLen = 25
+	// grantsHead is what an encoded list has before its grants.
+	grantsHead = 4
 	// Flags of an encoded grant.
 	grantWrite, grantFramed = 1, 2
 	// MaxGrants is how many grants one list may have.

@@ -236,13 +236,20 @@ func (l *link) established() error {
 		if r.limits.Data > 0 {
 			t.peer = r.limits
 		}
-		t.chunk = min(t.chunk, int64(t.limits.Data), int64(t.peer.Data))
+		t.limit(min(int64(t.limits.Data), int64(t.peer.Data)), int(t.peer.Front))
 	} else if r.own == 0 {
 		return fmt.Errorf("%w: peer does not know how frames travel on RDMA", ErrFeatures)
 	}
 	l.own, l.shield = r.own, l.hs.shield
 	if l.shield != nil {
 		l.m.n.secure.Add(1)
+	}
+	if t, rdma := l.transport().(*rdmaTransport); rdma {
+		data, head := min(t.c.Endpoint().MaxMessage(), t.c.MaxMessage()), t.c.MaxHead()
+		if l.shield != nil {
+			head -= (1 + msgr2.DataRecords(min(data, rdmaChunk))) * msgr2.TagLen
+		}
+		t.bulk.limit(data, head)
 	}
 	if !r.resumed && r.lossy && !r.policy.Lossy {
 		l.m.n.policyMismatches.Add(1)

@@ -80,15 +80,27 @@ func (c *Connection) forgetSent(seq uint64) (m *Message) {
 	return m
 }
 
-// tooLarge says that e, which was queued, is dropped, to whoever waits for it.
-func (c *Connection) tooLarge(l *link, e *entry, err error) {
+// tooLarge says that a message of flags, type and tid, which was queued, is
+// dropped, to whoever waits for it. The message may be gone.
+func (c *Connection) tooLarge(l *link, flags uint8, typ uint16, tid uint64, err error) {
 	c.m.log.Error("a queued message is too large for the transport and was dropped", "peer", l.remote, "err", err)
 	c.m.n.dropped.Add(1)
 	switch {
-	case e.flags&flagCall != 0:
-		c.failCall(e.m.TID, err)
-	case e.flags&flagReply != 0 && l.own&featureRefusals != 0:
-		c.refuseCall(e.m.TID, ReasonTooLarge, 0, "")
+	case flags&flagCall != 0:
+		c.failCall(tid, err)
+	case flags&flagReply != 0 && l.own&featureRefusals != 0:
+		c.refuseCall(tid, ReasonTooLarge, 0, "")
+	case typ == typePull || typ == typePush:
+		if b := l.t.frames(); b != nil {
+			b.fail(tid, err)
+		}
+	case typ == typePulled:
+		r := NewMessage(typePulled)
+		r.TID = tid
+		r.Front = append(r.Front, pulledTooLarge)
+		if c.queueOwn(r) != nil {
+			r.Release()
+		}
 	}
 }
 
@@ -135,7 +147,7 @@ func (c *Connection) drain() {
 		if e.m != nil && !e.bound {
 			if err := c.fits(l, e.m); err != nil { // it was queued before the peer was known
 				c.mu.Unlock()
-				c.tooLarge(l, &e, err)
+				c.tooLarge(l, e.flags, e.m.Type, e.m.TID, err)
 				e.m.sent()
 				c.mu.Lock()
 				continue
@@ -148,6 +160,11 @@ func (c *Connection) drain() {
 		f := c.frame(buf[:0], l, &e)
 		buf = f.head
 		kept := c.keeps(&e)
+		var typ uint16
+		var tid uint64
+		if e.m != nil {
+			typ, tid = e.m.Type, e.m.TID
+		}
 		if kept { // from here on e.m may be acknowledged, and gone
 			c.keep(&e)
 		}
@@ -168,7 +185,7 @@ func (c *Connection) drain() {
 		}
 		f.over()
 		if errors.Is(err, ErrTooLarge) {
-			c.tooLarge(l, &e, err)
+			c.tooLarge(l, e.flags, typ, tid, err)
 		}
 		if e.m != nil && !kept {
 			e.m.sent()

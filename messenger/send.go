@@ -212,8 +212,12 @@ func (c *Connection) fits(l *link, m *Message) error {
 	if m.Data != nil {
 		data = m.Data.Len()
 	}
-	return l.t.fits(msgr2.PreambleLen+msgr2.HeaderLen+4+msgr2.EpilogueLen+len(m.Front)+len(m.Middle)+extensionMax, data)
+	return l.t.fits(headOverhead+len(m.Front)+len(m.Middle), data)
 }
+
+// headOverhead is the most that the head of a message has beside front and middle,
+// bytes.
+const headOverhead = msgr2.PreambleLen + msgr2.HeaderLen + 4 + msgr2.EpilogueLen + extensionMax
 
 // try sends e in the caller if that does not block. c.mu is held.
 func (c *Connection) try(l *link, e *entry) (bool, error) {

@@ -165,6 +165,9 @@ func TestGrantOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPair(t, nodeConfig{device: open(t)}, nodeConfig{device: open(t)})
+			if name == "scoped keys" {
+				needKeys(t, p.a.dev)
+			}
 			env.Need(t, p.a.dev.Caps().SendInv, "it has no send with invalidate")
 			ctx, cancel := context.WithTimeout(t.Context(), wait)
 			defer cancel()

@@ -25,7 +25,7 @@ func TestWrongScheme(t *testing.T) {
 	addrs := server.Addrs()
 	dial(strings.Replace(addrs[0].URL, "tcp://", "iwarp://", 1), "as a tcp:// port")
 	dial(strings.Replace(addrs[1].URL, "iwarp://", "tcp://", 1), "as an iwarp:// port")
-	require.Contains(t, log.String(), "speaks iWARP")
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "speaks iWARP") }, patience, time.Millisecond)
 }
 
 // One side takes the session for lossy and the other does not: who is surprised

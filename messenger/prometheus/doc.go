@@ -6,6 +6,9 @@
 // Only who imports this package has Prometheus' client library in the program.
 // METRICS.md lists the metrics. All have the label messenger (the entity's name);
 // those of endpoints and devices have transport (the scheme of its addresses), too.
+// Two messengers of one name in a process can not be in one registry: Register
+// refuses the second, unless each is registered with a label of its own
+// (prometheus.WrapRegistererWith).
 //
 // Nothing is counted for the collector's sake: a scrape takes the snapshots that
 // Stats of each package gives. It costs about as much as they do (buffer.Arena.Stats

@@ -27,9 +27,9 @@ var (
 	ErrForged = msgr2.ErrForged
 	// ErrFeatures: one side requires features that the other lacks.
 	ErrFeatures = errors.New("messenger: missing features")
-	// ErrWrongPeer: who is at the address is not whom the dialer means: another
-	// entity, or another incarnation of it. The text says who was expected and
-	// who is there.
+	// ErrWrongPeer: who is at the address is not whom the dialer means, but known
+	// by another address, or another incarnation (nonce). The text says who was
+	// asked for and who is there. (An entity of another type is ErrProtocol.)
 	ErrWrongPeer = errors.New("messenger: wrong peer")
 	// ErrDraining: the peer takes no new sessions and calls, see Messenger.Drain.
 	ErrDraining = errors.New("messenger: draining")

@@ -125,9 +125,13 @@ func Dial(ctx context.Context, m *messenger.Messenger, a *buffer.Arena, addrs me
 	defer cause(nil)
 	defer context.AfterFunc(gone, func() { cause(context.Cause(gone)) })()
 	if err := conn.Ready(ctx); err != nil {
+		last := conn.Err()
 		conn.MarkDown()
 		if gone.Err() != nil {
-			err = errors.Join(context.Cause(gone), conn.Err())
+			err = context.Cause(gone)
+			if last != nil && !errors.Is(last, messenger.ErrClosed) {
+				err = fmt.Errorf("%w: %w", err, last)
+			}
 		}
 		return nil, &Error{Op: "connect", Node: c.node, Err: err}
 	}

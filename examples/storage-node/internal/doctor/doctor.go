@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/argonaut-rdma/argonaut/buffer"
@@ -117,15 +119,11 @@ func remedyOf(err error) string {
 
 // addresses says which device serves each address.
 func (r *Report) addresses() {
-	var ips []netip.Addr
-	if host, _, err := net.SplitHostPort(r.cfg.Addr); err == nil && r.cfg.Addr != "" {
-		if ip, err := netip.ParseAddr(host); err == nil {
-			ips = append(ips, ip)
-		}
-	} else if ip, err := netip.ParseAddr(r.cfg.Addr); err == nil {
-		ips = append(ips, ip)
-	}
-	if len(ips) == 0 {
+	ips, err := resolve(r.cfg.Addr)
+	switch {
+	case err != nil:
+		r.problem(true, fmt.Sprintf("the address %q can not be resolved: %v", r.cfg.Addr, err), "give host:port, a host, or an address that `ip address` lists")
+	case len(ips) == 0:
 		all, err := net.InterfaceAddrs()
 		if err != nil {
 			r.problem(false, "the addresses of this machine can not be listed: "+err.Error(), "give one with --addr")
@@ -138,7 +136,7 @@ func (r *Report) addresses() {
 			}
 		}
 	}
-	if r.cfg.Addr != "" && len(ips) == 1 && !ours(ips[0]) {
+	if r.cfg.Addr != "" && len(ips) > 0 && !slices.ContainsFunc(ips, ours) {
 		r.problem(true, ips[0].String()+" is no address of this machine", "give one that `ip address` lists; a node can not listen elsewhere")
 	}
 	for _, ip := range ips {
@@ -150,6 +148,29 @@ func (r *Report) addresses() {
 		}
 		r.addrs = append(r.addrs, fact{ip.String(), m.Device + ": " + m.Why})
 	}
+}
+
+// resolve returns the IP addresses of host:port or host, none for all of this
+// machine.
+func resolve(addr string) ([]netip.Addr, error) {
+	host := strings.Trim(addr, "[]")
+	if h, _, err := net.SplitHostPort(addr); err == nil {
+		host = h
+	}
+	if host == "" {
+		return nil, nil
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		if ip.IsUnspecified() {
+			return nil, nil
+		}
+		return []netip.Addr{ip}, nil
+	}
+	names, err := net.DefaultResolver.LookupNetIP(context.Background(), "ip", host)
+	for i := range names {
+		names[i] = names[i].Unmap()
+	}
+	return names, err
 }
 
 // ours reports whether a node could listen on ip.

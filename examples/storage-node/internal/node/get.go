@@ -25,7 +25,7 @@ func (n *Node) get(ctx context.Context, m *messenger.Message) (appender, *buffer
 	if req.Length >= 0 {
 		length = min(length, req.Length)
 	}
-	if req.Offset > size {
+	if req.Offset > size || req.Offset == size && size > 0 {
 		n.closeObject(o)
 		return nil, nil, fmt.Errorf("%w: offset %d of %d bytes", store.ErrRange, req.Offset, size)
 	}

@@ -47,6 +47,10 @@ func (n *Node) status(err error) (wire.Status, string) {
 			}
 		}
 	}
+	if errors.Is(err, messenger.ErrReset) || errors.Is(err, messenger.ErrClosed) {
+		n.log.Info("request ended with its connection", "err", err)
+		return s, ""
+	}
 	switch s {
 	case wire.StatusDamaged, wire.StatusUnreadable, wire.StatusInternal, wire.StatusNoSpace:
 		n.log.Error("request failed", "status", s.Error(), "err", err)

@@ -397,7 +397,7 @@ func TestRangeChecksums(t *testing.T) {
 	p := random(3*store.ChunkSize + 1000)
 	c.put("k", p)
 	r := rand.New(rand.NewPCG(1, 1))
-	edges := []int64{0, 1, store.ChunkSize - 1, store.ChunkSize, store.ChunkSize + 1, 2 * store.ChunkSize, int64(len(p)) - 1, int64(len(p))}
+	edges := []int64{0, 1, store.ChunkSize - 1, store.ChunkSize, store.ChunkSize + 1, 2 * store.ChunkSize, int64(len(p)) - 1}
 	for range 300 {
 		from, n := edges[r.IntN(len(edges))], r.Int64N(wire.MaxEager+1)
 		front, data, err := c.raw(wire.TypeGet, (&wire.GetRequest{Key: "k", Offset: from, Length: n}).Append(nil), nil)

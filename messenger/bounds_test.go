@@ -13,9 +13,15 @@ import (
 func TestRefusalsAreBounded(t *testing.T) {
 	resets := make(chan *Connection, 1)
 	accepted := make(chan *Connection, 1)
-	p := newPairOf(t, SchemeTCP, StatefulServer(), LosslessClient(), &handler{
-		accept: func(c *Connection) { accepted <- c }, reset: func(c *Connection) { resets <- c },
-	})
+	first := func(ch chan *Connection) func(*Connection) { // the client connects again
+		return func(c *Connection) {
+			select {
+			case ch <- c:
+			default:
+			}
+		}
+	}
+	p := newPairOf(t, SchemeTCP, StatefulServer(), LosslessClient(), &handler{accept: first(accepted), reset: first(resets)})
 	sc := receiveOne(t, accepted, "accepted connection")
 	block := make(chan struct{})
 	defer close(block)

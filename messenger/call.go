@@ -2,6 +2,7 @@ package messenger
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -32,7 +33,8 @@ func newCall() any { return &call{ch: make(chan answer, 1)} }
 // Ceph daemon answers by TID alone). It takes m: on an error the reference is
 // still the caller's, but m may have been sent, or wait to be: release it, and
 // make another one to try again. It waits through reconnects of a
-// lossless session. Errors as Send; ErrReset when the session or the connection
+// lossless session. Errors as Send, ctx's with whether the message has been sent, the
+// connection's state and its last error; ErrReset when the session or the connection
 // ends before the reply; and a *RemoteError (ErrRemote) as soon as the peer, of
 // this project, knows that there will be none: nobody handles the message, its
 // handler has panicked, refused it, or released it without an answer, or the
@@ -65,6 +67,9 @@ func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
 			<-k.ch // the connection's end
 		}
 		pool.Put(k)
+		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			err = c.gaveUpCall(ctx.Err(), nil)
+		}
 		return nil, err
 	}
 	var r answer
@@ -73,8 +78,9 @@ func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
 	case <-ctx.Done():
 		if c.forgetCall(tid) {
 			pool.Put(k)
+			err := c.gaveUpCall(ctx.Err(), m)
 			c.sendOwn(typeCancel, tid)
-			return nil, c.withLast(ctx.Err())
+			return nil, err
 		}
 		r = <-k.ch
 	}
@@ -95,6 +101,25 @@ func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
 	}
 	m.Release()
 	return r.m, nil
+}
+
+// gaveUpCall is the error of a call by m that has ended with its context's err: it
+// says how far the call has come, and how the connection is. m is nil where it could
+// not be queued.
+func (c *Connection) gaveUpCall(err error, m *Message) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	how := "the message has been sent"
+	switch {
+	case m == nil:
+		how = "the message has not been sent, the queue is full"
+	case c.queue.has(m):
+		how = "the message has not been sent"
+	}
+	if c.err == nil {
+		return fmt.Errorf("call: %w: %s; the connection is %v", err, how, c.state())
+	}
+	return fmt.Errorf("call: %w: %s; the connection is %v, its last error: %w", err, how, c.state(), c.err)
 }
 
 // forgetCall takes a call out. false: its value has been sent, or will be at

@@ -36,7 +36,7 @@ func (l *link) receive(h *msgr2.Header, m *Message) {
 		m.Release()
 		return
 	}
-	if c.refuse {
+	if c.refuse || l.last.Load() {
 		c.mu.Unlock()
 		l.receiveLast(h, m)
 		return
@@ -68,7 +68,7 @@ func (l *link) receive(h *msgr2.Header, m *Message) {
 	c.dispatch(m, l.own != 0, l.own&featureRefusals != 0)
 }
 
-// receiveLast is receive while shutting down: replies to calls under way still
+// receiveLast is receive while shutting down, or when the link is about to end: replies to calls under way still
 // come, and nothing is numbered any more, so that the peer of a lossless session
 // does not take for received what is not handled.
 func (l *link) receiveLast(h *msgr2.Header, m *Message) {
@@ -328,7 +328,7 @@ func (c *Connection) deliverLocally(m *Message, p purpose) (bool, error) {
 		m.debt.abandon(false)
 		m.debt = nil
 	}
-	m.sends.Add(-1) // it is the receiver's from here on
+	m.unsend() // it is the receiver's from here on
 	m.Conn, m.Seq, m.flags, m.deadline = c, seq, p.flags, p.deadline
 	c.m.n.sent.Add(1)
 	c.m.n.received.Add(1)

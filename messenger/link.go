@@ -85,6 +85,8 @@ type link struct {
 	// lastReceived, and lastUsed by anything but keepalives, in Unix
 	// nanoseconds.
 	lastReceived, lastUsed atomic.Int64
+	// last: the link is about to end, see leaving.
+	last atomic.Bool
 	// holding: we do not read, because throttles or memory are out.
 	holding atomic.Bool
 

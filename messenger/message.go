@@ -2,6 +2,7 @@ package messenger
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,8 +51,7 @@ type Message struct {
 	// Conn is where a received message came from, nil before it is sent.
 	Conn *Connection
 
-	refs     atomic.Int32
-	sends    atomic.Int32    // of the references, those that Send has been given
+	counts   atomic.Int64    // references, plus oneSend for each of them that Send has been given
 	flags    uint8           // of a received message: header flags of our own
 	deadline time.Time       // of a received call, zero for none
 	budget   budget          // what the throttles gave; returned with the last reference
@@ -63,6 +63,14 @@ type Message struct {
 	arrived  time.Duration // latencies.now when it had been received, 0: not measured
 	placed   bool          // Data is in memory that the peer was granted, or that a pull waited for
 }
+
+// oneSend counts in Message.counts; the low half are the references. One word, so
+// that who gives one of his references to Send sees it among them whatever others
+// do with theirs.
+const oneSend = 1 << 32
+
+// refsIn is the references in a value of Message.counts.
+func refsIn(counts int64) int32 { return int32(counts) }
 
 // keepFront is the largest front buffer that a released Message keeps, bytes.
 const keepFront = 64 << 10
@@ -80,7 +88,7 @@ var messages = sync.Pool{New: func() any { return new(Message) }}
 // allocates nothing up to 256 bytes; see Grow for more.
 func NewMessage(t uint16) *Message {
 	m := messages.Get().(*Message)
-	m.refs.Store(1)
+	m.counts.Store(1)
 	m.Type, m.Priority, m.Version, m.CompatVersion = t, PriorityDefault, 1, 1
 	m.Grow(0)
 	return m
@@ -97,7 +105,7 @@ func (m *Message) Grow(n int) {
 
 // Retain takes another reference and returns m.
 func (m *Message) Retain() *Message {
-	if m.refs.Add(1) <= 1 {
+	if refsIn(m.counts.Add(1)) <= 1 {
 		panic("messenger: Retain of a released Message")
 	}
 	return m
@@ -105,24 +113,27 @@ func (m *Message) Retain() *Message {
 
 // sending notes that Send has been given a reference.
 func (m *Message) sending() {
-	switch refs := m.refs.Load(); {
-	case refs <= 0:
+	if refsIn(m.counts.Load()) <= 0 {
 		panic("messenger: Send of a Message that has been released, or sent: Send takes it")
-	case m.sends.Add(1) > refs:
-		m.sends.Add(-1)
+	}
+	if n := m.counts.Add(oneSend); n>>32 > int64(refsIn(n)) {
+		m.unsend()
 		panic("messenger: Send of a Message that is being sent: Send takes it, Retain gives another reference")
 	}
 }
 
+// unsend notes that a reference that Send was given is another's again.
+func (m *Message) unsend() { m.counts.Add(-oneSend) }
+
 // sent gives back the reference that Send was given.
 func (m *Message) sent() {
-	m.sends.Add(-1)
+	m.unsend()
 	m.Release()
 }
 
 // Release gives a reference back.
 func (m *Message) Release() {
-	switch n := m.refs.Add(-1); {
+	switch n := refsIn(m.counts.Add(-1)); {
 	case n > 0:
 		return
 	case n < 0:
@@ -146,7 +157,7 @@ func (m *Message) Release() {
 		own = nil
 	}
 	m.Type, m.Priority, m.Version, m.CompatVersion = 0, 0, 0, 0
-	m.sends.Store(0)
+	m.counts.Store(0)
 	m.TID, m.Seq, m.flags = 0, 0, 0
 	m.Front, m.Middle, m.Data, m.Conn, m.Trace = nil, nil, nil, nil, TraceContext{}
 	m.deadline, m.ctx, m.cancel, m.budget, m.own = time.Time{}, nil, nil, budget{}, own
@@ -160,12 +171,17 @@ func (m *Message) Deadline() (time.Time, bool) { return m.deadline, !m.deadline.
 
 // Reply sends r as the answer to m, a received message, on m's connection. It
 // takes r, borrows m, and sets r.TID. Otherwise as Connection.Send. After an
-// error another answer, or Refuse, may be tried.
+// error another answer, or Refuse, may be tried; where none is, a caller whose answer
+// was too large is told so (ReasonTooLarge).
 func (m *Message) Reply(ctx context.Context, r *Message) error {
 	r.TID = m.TID
 	_, err := m.Conn.enqueue(ctx, r, purpose{flags: flagReply})
-	if err == nil && m.debt != nil {
+	switch {
+	case m.debt == nil:
+	case err == nil:
 		m.debt.open.Store(false)
+	case errors.Is(err, ErrTooLarge):
+		m.debt.tooLarge.Store(true)
 	}
 	return err
 }

@@ -171,6 +171,22 @@ func (q *sendQueue) pop() (entry, bool) {
 	return e, true
 }
 
+// has reports whether m waits to be sent for the first time.
+func (q *sendQueue) has(m *Message) bool {
+	for i := range q.levels {
+		if q.levels[i].priority != m.Priority {
+			continue
+		}
+		r := &q.levels[i].ring
+		for j := range r.n {
+			if e := &r.buf[(r.head+j)%len(r.buf)]; e.m == m {
+				return e.seq == 0
+			}
+		}
+	}
+	return false
+}
+
 // oldest is when the message that has waited longest was queued.
 func (q *sendQueue) oldest() (t time.Time) {
 	for i := range q.levels {

@@ -264,8 +264,8 @@ func (l *link) failHandshake(err error) {
 	}
 	m.wg.Add(1) // Shutdown waits for it from when m.closing is set on
 	m.mu.Unlock()
-	l.leaving("handshake", err)
-	go func() { // ends within grace, and with the link
+	_ = l.leaving("handshake", err) // nobody else has: it is not open
+	go func() {                     // ends within grace, and with the link
 		defer m.wg.Done()
 		ctx, cancel := context.WithTimeout(context.Background(), grace)
 		defer cancel()

@@ -28,7 +28,8 @@ const (
 	ReasonRefused
 	// ReasonDraining: the peer takes no calls any more, see Messenger.Drain.
 	ReasonDraining
-	// ReasonTooLarge: the answer was too large for us, or the transport.
+	// ReasonTooLarge: the answer was too large for us, the transport or the peer
+	// itself, and the handler has given no other.
 	ReasonTooLarge
 )
 
@@ -101,13 +102,14 @@ func (m *Message) refuse(r Reason, code uint32, text string) {
 // runs its handler have it, so that a handler that has released the message and
 // then panics is known for what it did.
 type debt struct {
-	c       *Connection
-	tid     uint64
-	open    atomic.Bool // neither answered nor refused
-	running atomic.Bool // the handler may still panic
-	gone    atomic.Bool // the message has been released
-	late    atomic.Bool // when the caller did not wait any more: it need not be told
-	refs    atomic.Int32
+	c        *Connection
+	tid      uint64
+	open     atomic.Bool // neither answered nor refused
+	running  atomic.Bool // the handler may still panic
+	gone     atomic.Bool // the message has been released
+	late     atomic.Bool // when the caller did not wait any more: it need not be told
+	tooLarge atomic.Bool // an answer was too large, and no other has been given
+	refs     atomic.Int32
 }
 
 var debts = sync.Pool{New: func() any { return new(debt) }}
@@ -120,6 +122,7 @@ func (m *Message) owe() *debt {
 	d.running.Store(true)
 	d.gone.Store(false)
 	d.late.Store(false)
+	d.tooLarge.Store(false)
 	d.refs.Store(2)
 	m.debt = d
 	return d
@@ -144,7 +147,11 @@ func (d *debt) abandon(late bool) {
 }
 
 func (d *debt) unanswered() {
-	if !d.late.Load() {
+	switch {
+	case d.late.Load():
+	case d.tooLarge.Load():
+		d.refuse(ReasonTooLarge, 0, "")
+	default:
 		d.refuse(ReasonUnanswered, 0, "")
 	}
 }
@@ -229,8 +236,18 @@ func (c *Connection) failCall(tid uint64, err error) {
 	}
 }
 
-// refusals is what a handshake is refused for, by the number in a REFUSED frame.
-var refusals = [...]error{1: ErrAuth, 2: ErrFeatures, 3: ErrWrongPeer, 4: ErrDraining}
+// refusals is what a handshake is refused for, by the number in a REFUSED frame, and
+// what a client that has not authenticated is told of it. It may be anybody: what
+// exactly was wrong with its certificate, say, is for our own log.
+var refusals = [...]struct {
+	class error
+	text  string
+}{
+	1: {ErrAuth, "authentication has failed, its log says why"},
+	2: {ErrFeatures, "features that one side requires are missing"},
+	3: {ErrWrongPeer, "it is not the peer, or the incarnation, that was asked for"},
+	4: {ErrDraining, "it takes no new sessions"},
+}
 
 // refusal is what a server says to a client before it closes the connection
 // because of err, in place of out. What breaks the protocol is not worth an answer.
@@ -238,12 +255,15 @@ func (h *handshake) refusal(out [][]byte, err error) [][]byte {
 	if errors.Is(err, ErrForged) || errors.Is(err, errSignature) || (errors.Is(err, ErrFeatures) && len(out) > 0) {
 		return out
 	}
-	for reason, class := range refusals {
-		if class == nil || !errors.Is(err, class) {
+	for reason, r := range refusals {
+		if r.class == nil || !errors.Is(err, r.class) {
 			continue
 		}
 		h.toldWhy = true
-		text := strings.TrimPrefix(err.Error(), class.Error()+": ")
+		text := r.text
+		if h.at >= hsIdent {
+			text = strings.TrimPrefix(err.Error(), r.class.Error()+": ")
+		}
 		return h.frame(nil, &msgr2.Refused{Reason: uint8(reason), Text: []byte(text)})
 	}
 	return out
@@ -252,8 +272,8 @@ func (h *handshake) refusal(out [][]byte, err error) [][]byte {
 // refused is the client's error for a refusal.
 func refused(f *msgr2.Refused) error {
 	class := errPeerRefuses
-	if int(f.Reason) < len(refusals) && refusals[f.Reason] != nil {
-		class = refusals[f.Reason]
+	if int(f.Reason) < len(refusals) && refusals[f.Reason].class != nil {
+		class = refusals[f.Reason].class
 	}
 	return fmt.Errorf("%w: the peer says: %s", class, strings.ToValidUTF8(string(f.Text), "?"))
 }
@@ -261,17 +281,16 @@ func refused(f *msgr2.Refused) error {
 var errPeerRefuses = errors.New("messenger: refused")
 
 // failAfterFlush ends the connection's transport by a fault, as link.fail, once
-// what is queued has left, within grace.
+// what is queued has left, within grace. Where that is so already it does nothing.
 func (c *Connection) failAfterFlush(op string, err error) {
 	c.mu.Lock()
 	l := c.link
-	if l == nil {
+	if l == nil || !l.leaving(op, err) {
 		c.mu.Unlock()
 		return
 	}
 	c.m.wg.Add(1)
 	c.mu.Unlock()
-	l.leaving(op, err)
 	go func() { // ends within grace, and with the link
 		defer c.m.wg.Done()
 		ctx, cancel := context.WithTimeout(context.Background(), grace)
@@ -281,13 +300,17 @@ func (c *Connection) failAfterFlush(op string, err error) {
 	}()
 }
 
-// leaving says why the link is about to end, whatever ends it first.
-func (l *link) leaving(op string, err error) {
+// leaving says why the link is about to end, whatever ends it first. false: it is
+// leaving already. From here on no message is taken in, see receive.
+func (l *link) leaving(op string, err error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.because == nil {
-		l.because = &FaultError{Peer: l.remote, Op: op, Err: err}
+	if l.because != nil {
+		return false
 	}
+	l.because = &FaultError{Peer: l.remote, Op: op, Err: err}
+	l.last.Store(true)
+	return true
 }
 
 // leave ends the link, which is leaving, after what was sent has left, or ctx

@@ -170,7 +170,9 @@ func TestTooLargeForThePeer(t *testing.T) {
 	require.ErrorIs(t, err, ErrTooLarge)
 	require.ErrorContains(t, err, "at most 65536")
 	require.ErrorIs(t, call(1, 9<<10, 10), ErrTooLarge)
-	require.ErrorIs(t, call(5, 0, 0), ErrRemote)
+	var re *RemoteError
+	require.ErrorAs(t, call(5, 0, 0), &re)
+	require.Equal(t, ReasonTooLarge, re.Reason)
 	require.NoError(t, call(1, 10, most))
 	require.EqualValues(t, 1, p.server.Stats().ConnectionsCreated)
 	require.Zero(t, p.client.Stats().Faults)

@@ -38,7 +38,7 @@ func (c *Connection) enqueue(ctx context.Context, m *Message, p purpose) (bool, 
 	m.sending()
 	ok, err := c.hand(ctx, m, p)
 	if !ok {
-		m.sends.Add(-1)
+		m.unsend()
 	}
 	return ok, err
 }
@@ -315,7 +315,7 @@ func (c *Connection) frame(dst []byte, l *link, e *entry) outFrame {
 // take returns a reference to the payload for the transport: the message's own
 // when nobody else has the message, so that nothing is counted twice.
 func (e *entry) take() *buffer.List {
-	if e.m.refs.Load() == 1 {
+	if refsIn(e.m.counts.Load()) == 1 {
 		l := e.m.Data
 		e.m.Data = nil
 		return l

@@ -22,7 +22,7 @@ func (l *link) receive(h *msgr2.Header, m *Message) {
 		if err := l.callStep("MESSAGE", false); err != nil || i.blackholed(c.peerType) {
 			m.Release()
 			if err != nil {
-				l.fail("inject", err)
+				c.broken(l, "inject", err)
 			}
 			return
 		}

@@ -24,7 +24,7 @@ func (c *Connection) sendControl(e entry) {
 		if ok || err != nil {
 			c.mu.Unlock()
 			if err != nil {
-				l.fail("send", err)
+				c.broken(l, "send", err)
 			}
 			return
 		}
@@ -123,7 +123,7 @@ func (c *Connection) drain() {
 				c.mu.Lock()
 				if err != nil {
 					c.mu.Unlock()
-					l.fail("write", err)
+					c.broken(l, "write", err)
 					c.mu.Lock()
 				} else if c.link == l && c.unsent() {
 					continue
@@ -204,8 +204,16 @@ func (c *Connection) drain() {
 				m.sent()
 			}
 		} else {
-			l.fail("write", err)
+			c.broken(l, "write", err)
 		}
 		c.mu.Lock()
 	}
+}
+
+// broken ends a link on which a frame was lost: nothing may follow it there, as
+// the peer would take what comes next and never the one that is missing. Whoever
+// else is ending the link may not have told the session yet.
+func (c *Connection) broken(l *link, op string, err error) {
+	l.fail(op, err)
+	c.lost(l, l.failure())
 }

@@ -91,7 +91,7 @@ func (c *Connection) hand(ctx context.Context, m *Message, p purpose) (bool, err
 					e.since = time.Now()
 					c.queue.push(e)
 					c.mu.Unlock()
-					l.fail("send", err)
+					c.broken(l, "send", err)
 					return true, nil
 				}
 				if ok {

@@ -53,7 +53,8 @@
 // when the session or the connection is over, or begins anew with a peer that had
 // taken the request and has lost it, and with a *RemoteError when the
 // peer says so (nobody handles the message, its handler has panicked, refused it
-// or released it unanswered, the peer is draining). What the peer does not take,
+// or released it unanswered, the answer is too large, the peer is draining). One
+// that ends with its context says whether the message has been sent. What the peer does not take,
 // which it has told in the handshake, fails with ErrTooLarge here, and the
 // connection lives.
 //

@@ -22,8 +22,11 @@ type txMessage struct {
 	src     cursor // registered memory
 	inline  []byte // instead of src: bytes of our own
 	imm     bool   // immediate data follows the WRITE
-	snap    bool   // checksum a copy: the owner may write to the memory meanwhile
-	body    [wire.AtomicReqLen]byte
+	// The request completes by the peer's answer. That may come, and the slot be another request's, before the call of the
+	// system that has sent it returns.
+	answered bool
+	snap     bool // checksum a copy: the owner may write to the memory meanwhile
+	body     [wire.AtomicReqLen]byte
 }
 
 // fill builds as many FPDUs as fit an empty batch; false when there is nothing to send. Called with tx.mu held.
@@ -157,7 +160,7 @@ func (q *queuePair) startRequest(w *sendWQE) bool {
 		q.nextMSN(wire.QNReadReq)
 	}
 	m := &s.cur
-	*m = txMessage{kind: msgRequest, request: s.next, left: int(w.length)}
+	*m = txMessage{kind: msgRequest, request: s.next, left: int(w.length), answered: w.awaits()}
 	m.src.sges = w.sges
 	if w.flags&driver.SendInline != 0 {
 		m.inline = w.inline
@@ -319,7 +322,7 @@ func (q *queuePair) endMessage(b *txBatch) {
 		m.inline = m.body[:wire.ImmLen]
 		return
 	}
-	if m.request != noMessage {
+	if m.request != noMessage && !m.answered {
 		b.ends = append(b.ends, ending{at: b.total, request: m.request})
 	}
 	m.kind = msgNone

@@ -269,15 +269,11 @@ func (q *queuePair) sent(n int) {
 			q.tx.responses.free()
 			continue
 		}
-		w := q.sq.slot(i)
-		if w.awaits() {
-			continue // completes by the answer
-		}
 		if !locked {
 			q.sq.mu.Lock()
 			locked = true
 		}
-		w.done = true
+		q.sq.slot(i).done = true
 	}
 	if locked {
 		q.retire(false)

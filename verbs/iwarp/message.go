@@ -149,16 +149,11 @@ func (q *queuePair) executeLocal(w *sendWQE) bool {
 // startRequest makes w the current message; false when it has to wait for ORD.
 func (q *queuePair) startRequest(w *sendWQE) bool {
 	s := &q.tx
-	if w.awaits() {
-		if q.rx.eof.Load() { // nobody will answer
-			q.fail(failure{kind: failClosed})
-			return false
-		}
-		if !q.sq.pushAwait(s.next, s.msn[wire.QNReadReq]+1) {
-			return false
-		}
-		q.nextMSN(wire.QNReadReq)
+	if w.awaits() && q.rx.eof.Load() { // nobody will answer
+		q.fail(failure{kind: failClosed})
+		return false
 	}
+	msn := s.msn[wire.QNReadReq] + 1
 	m := &s.cur
 	*m = txMessage{kind: msgRequest, request: s.next, left: int(w.length), answered: w.awaits()}
 	m.src.sges = w.sges
@@ -186,19 +181,27 @@ func (q *queuePair) startRequest(w *sendWQE) bool {
 		m.hdr = wire.Header{Tagged: true, Op: wire.OpWrite, STag: w.rkey, TO: w.raddr}
 		m.imm = w.op == driver.OpWriteWithImm
 	case driver.OpRead:
-		m.hdr = wire.Header{Op: wire.OpReadReq, QN: wire.QNReadReq, MSN: w.msn}
+		m.hdr = wire.Header{Op: wire.OpReadReq, QN: wire.QNReadReq, MSN: msn}
 		r := wire.ReadReq{Length: w.length, SrcSTag: w.rkey, SrcTO: w.raddr}
 		r.SinkSTag, r.SinkTO = w.sink()
 		wire.PutReadReq(m.body[:], &r)
 		m.inline, m.left = m.body[:wire.ReadReqLen], wire.ReadReqLen
 	case driver.OpCompareSwap, driver.OpFetchAdd:
-		m.hdr = wire.Header{Op: wire.OpAtomicReq, QN: wire.QNReadReq, MSN: w.msn}
+		m.hdr = wire.Header{Op: wire.OpAtomicReq, QN: wire.QNReadReq, MSN: msn}
 		r := wire.AtomicReq{Op: wire.AtomicFetchAdd, ID: m.hdr.MSN, STag: w.rkey, TO: w.raddr, AddSwap: w.compareAdd}
 		if w.op == driver.OpCompareSwap {
 			r.Op, r.AddSwap, r.AddSwapMask, r.Compare, r.CompareMask = wire.AtomicCmpSwap, w.swap, ^uint64(0), w.compareAdd, ^uint64(0)
 		}
 		wire.PutAtomicReq(m.body[:], &r)
 		m.inline, m.left = m.body[:], wire.AtomicReqLen
+	}
+	if m.answered {
+		// The last look at w: a peer that breaks the rules answers what it was not asked.
+		if !q.sq.pushAwait(s.next, msn) {
+			m.kind = msgNone
+			return false
+		}
+		q.nextMSN(wire.QNReadReq)
 	}
 	return true
 }

@@ -211,7 +211,7 @@ func (a *Arena) getCached(n int, cl uint8, id Owner) RDMABuffer {
 		x := &a.slots[num]
 		if state := x.state.Load(); count(state) == 0 && (!limited || o.charge(sh, int64(a.sizes[cl]))) {
 			if x.state.CompareAndSwap(state, state+1) {
-				if c := &a.chunks[num>>a.chunkShift]; c.class != cl || c.pool == poolElastic && a.mayLeave(o, num) {
+				if c := &a.chunks[num>>(a.chunkShift&31)]; c.class != cl || c.pool == poolElastic && a.mayLeave(o, num) {
 					a.giveBackStray(uint32(num), o, limited, int64(a.sizes[cl]))
 					return RDMABuffer{}
 				}
@@ -257,7 +257,7 @@ func (a *Arena) getStacked(n int, cl uint8, id Owner, o *owner, limited bool, sh
 	if st == nil {
 		return RDMABuffer{}
 	}
-	if c := &a.chunks[num>>a.chunkShift]; c.class != cl || c.pool == poolElastic && a.mayLeave(o, uint64(num)) {
+	if c := &a.chunks[num>>(a.chunkShift&31)]; c.class != cl || c.pool == poolElastic && a.mayLeave(o, uint64(num)) {
 		// An old entry, and the chunk was carved otherwise since.
 		a.giveBackStray(num, o, limited, int64(a.sizes[cl]))
 		return RDMABuffer{}

@@ -7,7 +7,7 @@ func (a *Arena) put(s uint32, m uint64, cl uint8) {
 	if metaCharged(m) {
 		o = a.owner(ownerOf(m))
 	}
-	if a.chunks[s>>a.chunkShift].pool&poolReserve != 0 || a.gate.Load() != 0 || o != nil && o.over.Load() {
+	if a.chunks[s>>(a.chunkShift&31)].pool&poolReserve != 0 || a.gate.Load() != 0 || o != nil && o.over.Load() {
 		a.putSlow(s, m, cl)
 		return
 	}

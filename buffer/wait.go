@@ -411,9 +411,9 @@ func (a *Arena) serveOne() bool {
 // one. Under Arena.mu.
 func (a *Arena) sweep() bool {
 	found := false
-	for i := range a.cores.shards {
-		for cl := range a.sizes {
-			s := a.cores.shards[i].cells[cl].Load()
+	for cl := range a.sizes {
+		for i := range uint(a.cores.mask[cl]) + 1 {
+			s := a.cores.hot(i, uint8(cl)).Load()
 			if s != 0 && a.slots[s-1].claim(0, inChunk) {
 				a.freeSlot(s - 1)
 				found = true

@@ -3,7 +3,6 @@ package buffer
 import (
 	"context"
 	"errors"
-	"flag"
 	"os"
 	"slices"
 	"strconv"
@@ -225,24 +224,38 @@ func pick[T any](t *rapid.T, from []T) T {
 // noDeadline hides the deadline of a test, which a bubble may not ask for.
 type noDeadline struct{ rapid.TB }
 
+// Logf says nothing of checks that have passed.
+func (t noDeadline) Logf(format string, args ...any) {
+	if t.Failed() {
+		t.TB.Logf(format, args...)
+	}
+}
+
 // TestArenaModel takes some thousand steps. ARGONAUT_MODEL_STEPS is how many it
-// takes instead, of each mode.
+// takes at least instead, of each mode:
+//
+//	ARGONAUT_MODEL_STEPS=3000000 go test -race -timeout 1h -run TestArenaModel -v ./buffer
 func TestArenaModel(t *testing.T) {
+	steps := 1
 	if v := os.Getenv("ARGONAUT_MODEL_STEPS"); v != "" {
-		n, err := strconv.Atoi(v)
+		var err error
+		steps, err = strconv.Atoi(v)
 		require.NoError(t, err)
-		old := flag.Lookup("rapid.checks").Value.String()
-		require.NoError(t, flag.Set("rapid.checks", strconv.Itoa(max(1, n/30)))) // of 30 steps on average
-		defer func() { require.NoError(t, flag.Set("rapid.checks", old)) }()
 	}
 	bothModes(t, func(t *testing.T, mode func(*Arena) *Arena) {
-		synctest.Test(t, func(t *testing.T) {
-			rapid.Check(noDeadline{t}, func(rt *rapid.T) { runModel(t, rt, mode) })
-		})
+		taken := 0
+		for taken < steps && !t.Failed() {
+			// A check ends after 24 hours, which pass quickly in a bubble.
+			synctest.Test(t, func(t *testing.T) {
+				rapid.Check(noDeadline{t}, func(rt *rapid.T) { runModel(t, rt, mode, &taken) })
+			})
+		}
+		t.Logf("%d steps", taken)
 	})
 }
 
-func runModel(tb testing.TB, t *rapid.T, mode func(*Arena) *Arena) {
+// runModel is one arena's life. It adds the steps that it takes to steps.
+func runModel(tb testing.TB, t *rapid.T, mode func(*Arena) *Arena, steps *int) {
 	cfg := Config{
 		Budget: modelChunks * modelChunk, Classes: []int{4 << 10, 16 << 10, modelChunk}, RegionSize: 4 * modelChunk,
 		Reserve: modelChunk, Trace: rapid.Bool().Draw(t, "trace"), Scrub: rapid.Bool().Draw(t, "scrub"),
@@ -382,6 +395,7 @@ func runModel(tb testing.TB, t *rapid.T, mode func(*Arena) *Arena) {
 			}
 		},
 		"": func(*rapid.T) {
+			*steps++
 			m.settle(t)
 			check(tb, a)
 		},

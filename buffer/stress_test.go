@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,7 +20,11 @@ import (
 )
 
 // Many goroutines get, fill, hand over, post and release; nothing may be lost
-// or be in two hands.
+// or be in two hands. ARGONAUT_STRESS_ROUNDS is how many rounds each of the 8
+// takes in each mode instead of some thousand; with the tag invariants, memory
+// that is free is poisoned and looked at:
+//
+//	ARGONAUT_STRESS_ROUNDS=100000 go test -tags invariants -timeout 1h -run 'TestStress$' -v ./buffer
 func TestStress(t *testing.T) {
 	bothModes(t, func(t *testing.T, mode func(*Arena) *Arena) {
 		for _, trace := range []bool{false, true} {
@@ -31,7 +37,11 @@ func TestStress(t *testing.T) {
 }
 
 func stress(t *testing.T, a *Arena, rounds int) {
-	if testing.Short() {
+	if v := os.Getenv("ARGONAUT_STRESS_ROUNDS"); v != "" {
+		n, err := strconv.Atoi(v)
+		require.NoError(t, err)
+		rounds = n
+	} else if testing.Short() {
 		rounds /= 4
 	}
 	owners := []Owner{Anonymous, Control, a.Owner("a", 2<<20), a.Owner("b", 1<<20)}
@@ -125,6 +135,8 @@ func stress(t *testing.T, a *Arena, rounds int) {
 		})
 	}
 	wg.Wait()
+	st := a.Stats()
+	t.Logf("8 times %d rounds; memory: %s; %d Gets waited", rounds, a.backing, st.Waited)
 	require.Equal(t, Account{Free: 6 << 20, Total: 6 << 20}, a.Account())
 	check(t, a)
 	// Nothing is lost: all of it can be had in one piece.

@@ -29,6 +29,11 @@ type Config struct {
 	// 16. Credits times RecvSize is how much a peer can send ahead: more than
 	// the path holds only takes cache.
 	Credits int
+	// StagedCredits is how many of Credits a connection that is accepted has
+	// before Conn.Promote: 2 to Credits. What a peer costs that the application
+	// does not know yet is bounded by it; RecvBuffers counts all that it may
+	// come to have. Default: all.
+	StagedCredits int
 	// RecvBuffers bounds the receive buffers of all connections; connections
 	// that would exceed it are refused. Default: what three quarters of the
 	// arena hold when the endpoint is made; negative: no bound but the arena's.
@@ -119,6 +124,7 @@ type Config struct {
 const (
 	minRecvSize, maxRecvSize = 4 << 10, 1 << 20 // bytes; the same in the handshake
 	minCredits, maxCredits   = 8, 1024
+	minStaged                = 2
 	minSendDepth, maxDepth   = 8, 4096
 	minOpDepth               = 4
 	maxRendezvous            = 256
@@ -140,6 +146,7 @@ func (c *Config) resolve(caps *verbs.Caps, arena, budget, reserve int64) error {
 	c.Spin = max(c.Spin, 0)
 	def(&c.RecvSize, 128<<10)
 	def(&c.Credits, 16)
+	def(&c.StagedCredits, c.Credits)
 	c.RecvSize = max(c.RecvSize, 1) // out of range, said below
 	def(&c.RecvBuffers, max(int(arena*3/4)/c.RecvSize, c.Credits))
 	if c.RecvBuffers < 0 {
@@ -177,6 +184,7 @@ func (c *Config) resolve(caps *verbs.Caps, arena, budget, reserve int64) error {
 		{"Pollers", c.Pollers, 1, 1024},
 		{"RecvSize", c.RecvSize, minRecvSize, maxRecvSize},
 		{"Credits", c.Credits, minCredits, maxCredits},
+		{"StagedCredits", c.StagedCredits, minStaged, c.Credits},
 		{"SendDepth", c.SendDepth, minSendDepth, maxDepth},
 		{"OpDepth", c.OpDepth, minOpDepth, maxDepth},
 		{"Rendezvous", c.Rendezvous, 0, maxRendezvous},

@@ -27,7 +27,7 @@ type Conn struct {
 	p      *poller
 	qp     *verbs.QP  // nil until made
 	rq     *recvQueue // the lane's, or the QP's own
-	wants  bool       // counted in lane.want; guarded by lane.mu
+	wants  int        // its part of lane.want; guarded by lane.mu
 	dialer bool
 	remote netAddr
 	local  atomic.Pointer[netAddr]
@@ -54,7 +54,8 @@ type Conn struct {
 	mail        atomic.Uint32         // mailBits for the poller
 	owed        atomic.Int32          // receives posted since the last packet, in place of data
 	owedControl atomic.Int32          // likewise, in place of packets without data
-	used        atomic.Int32          // receives that the peer has filled and not got back
+	used        atomic.Int32          // receives that the peer has filled and not got back, or not been given yet
+	staged      atomic.Bool           // acceptor: not been given yet, see Promote
 	first       *time.Timer           // acceptor: until the dialer's first packet
 	stats       connCounters
 	moved       atomic.Uint64 // see Progress
@@ -74,7 +75,8 @@ type Conn struct {
 	toldPark  bool
 	tx        txRing
 	out       outgoing
-	credits   int // receive buffers of the peer that we may use
+	credits   int  // receive buffers of the peer that we may use
+	rationed  bool // it has not given all of them yet: none is kept in reserve
 	waiters   waitList
 	stall     stall // what the first waiter, or OnWritable, waits for
 	writable  bool  // OnWritable is due when that is there

@@ -15,10 +15,13 @@ func (c *Conn) settle() {
 	c.mu.Lock()
 	c.credits += c.rx.credits
 	c.rx.credits = 0
-	if c.credits > int(c.peer.Credits) && c.Err() == nil {
+	if c.credits > int(c.peer.Most) && c.Err() == nil {
 		c.mu.Unlock()
-		c.fail(c.protocol("%d credits of %d receive buffers", c.credits, c.peer.Credits))
+		c.fail(c.protocol("%d credits of %d receive buffers", c.credits, c.peer.Most))
 		return
+	}
+	if c.credits > int(c.peer.Credits) {
+		c.rationed = false
 	}
 	c.pump()
 	c.wakeSender()
@@ -41,14 +44,17 @@ func (c *Conn) settle() {
 // greeting, goodbye. With c.mu.
 func (c *Conn) pumpControl() {
 	owed := int(c.owed.Load())
-	credits := owed > 0 && owed >= min(c.e.cfg.Credits/2, max(c.outstanding()-1, 1)) ||
-		owed+int(c.owedControl.Load()) >= c.e.cfg.Credits/2
+	half := c.e.cfg.Credits / 2
+	if c.staged.Load() {
+		half = c.e.cfg.StagedCredits / 2
+	}
+	credits := owed > 0 && owed >= min(half, max(c.outstanding()-1, 1)) || owed+int(c.owedControl.Load()) >= half
 	bye := c.byeDue()
 	if !credits && c.fetched == c.told && c.parkedNow == c.toldPark && !c.greet && !bye && len(c.keys.invs) == 0 {
 		return
 	}
 	reserve := noticeReserve
-	if owed > 0 {
+	if owed > 0 || c.rationed {
 		reserve = 0
 	}
 	if c.credits <= reserve {
@@ -90,6 +96,36 @@ func (c *Conn) pumpControl() {
 	c.sentBye = c.sentBye || bye
 	c.stats.packetsSent.Add(1)
 	c.stats.creditUpdates.Add(1)
+}
+
+// Promote gives the peer of a connection that was accepted with
+// Config.StagedCredits the others of Config.Credits, as soon as there is memory
+// for their buffers. It does not block, and does nothing the second time or where
+// there are none to give.
+func (c *Conn) Promote() { c.kick(mailPromote) }
+
+// promoted posts the receive buffers that were held back, as if the peer had
+// filled them and they had been taken up. It runs on the poller.
+func (c *Conn) promoted() {
+	if !c.rx.started { // the queue pair may not be there yet
+		c.rx.promote = true
+		return
+	}
+	if c.rx.dead || !c.staged.CompareAndSwap(true, false) {
+		return
+	}
+	n := c.e.cfg.Credits - c.e.cfg.StagedCredits
+	missing := c.l.enlarge(c, n)
+	c.owed.Add(int32(n - missing)) // the queue has had buffers for these
+	for range missing {
+		b, ok := c.e.arena.TryGet(c.e.cfg.RecvSize, c.e.recvOwner)
+		if !ok {
+			c.await()
+			continue
+		}
+		c.repost(b, false)
+	}
+	c.p.touch(c)
 }
 
 // outstanding is how many receive buffers the peer may think it can use:

@@ -289,10 +289,10 @@ func (e *Endpoint) hello(epoch uint32) wire.Hello {
 func (c *Conn) agree(h wire.Hello) {
 	e := c.e
 	c.peer, c.epoch = h, h.Epoch
-	c.credits = int(h.Credits)
+	c.credits, c.rationed = int(h.Credits), h.Credits < h.Most
 	c.packetMax = int(h.RecvSize)
 	if c.eagerMax = int64(max(e.cfg.EagerMax, 0)); e.cfg.EagerMax == 0 {
-		c.eagerMax = int64(h.Credits) * int64(h.RecvSize) / 2
+		c.eagerMax = int64(h.Most) * int64(h.RecvSize) / 2
 	}
 	if n := min(e.cfg.Rendezvous, int(h.Rendezvous)); c.canFetch() && e.keys != buffer.KeyNone && n > 0 {
 		c.canRndv = true

@@ -95,14 +95,10 @@ func (l *lane) enter(c *Conn) {
 // memory.
 func (l *lane) supply(ctx context.Context, c *Conn) error {
 	n := c.e.cfg.Credits
-	if l.rq != nil {
-		l.mu.Lock()
-		l.want += n
-		c.wants = true
-		n = max(l.want-l.owned, 0)
-		l.owned += n
-		l.mu.Unlock()
+	if c.staged.Load() {
+		n = c.e.cfg.StagedCredits
 	}
+	n = l.enlarge(c, n)
 	for i := range n {
 		b, err := c.e.arena.Get(ctx, c.e.cfg.RecvSize, c.e.recvOwner)
 		if err == nil {
@@ -118,6 +114,21 @@ func (l *lane) supply(ctx context.Context, c *Conn) error {
 		}
 	}
 	return c.rq.flush()
+}
+
+// enlarge takes note that c promises its peer n buffers more, and returns how many
+// are to be posted for that: a shared queue may have some to spare.
+func (l *lane) enlarge(c *Conn, n int) int {
+	if l.rq == nil {
+		return n
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.want += n
+	c.wants += n
+	n = max(l.want-l.owned, 0)
+	l.owned += n
+	return n
 }
 
 // hide makes completions of c's QP find nothing from here on. It waits for the
@@ -138,8 +149,8 @@ func (l *lane) hide(c *Conn) {
 func (l *lane) leave(c *Conn, waiting int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.wants {
-		l.want -= c.e.cfg.Credits
+	if c.wants > 0 {
+		l.want -= c.wants
 		l.owned -= waiting
 	}
 }

@@ -49,6 +49,9 @@ func (e *Endpoint) serve(l *verbs.Listener) {
 func (e *Endpoint) answer(r *verbs.ConnRequest) {
 	defer e.wg.Done()
 	h, err := wire.ParseHello(r.PrivateData())
+	if err == nil && h.Credits < h.Most {
+		err = errors.New("a dialer gives all credits at once")
+	}
 	if err != nil {
 		reason := wire.ReasonMalformed
 		var v *wire.VersionError
@@ -71,6 +74,10 @@ func (e *Endpoint) answer(r *verbs.ConnRequest) {
 	}
 	local := netAddr(r.LocalAddr())
 	c.local.Store(&local)
+	if n := e.cfg.Credits - e.cfg.StagedCredits; n > 0 {
+		c.staged.Store(true)
+		c.used.Store(int32(n))
+	}
 	// The endpoint may have been shut down since join: then the poller looks at
 	// c already. An end that comes from now on is told once c.setUp is closed.
 	c.mu.Lock()
@@ -108,7 +115,11 @@ func (c *Conn) accepting(ctx context.Context, r *verbs.ConnRequest, h wire.Hello
 		e.refuse(r, wire.ReasonBusy, err)
 		return err
 	}
-	p, asked := e.param(e.hello(h.Epoch)), r.Param()
+	ours := e.hello(h.Epoch)
+	if n := e.cfg.StagedCredits; n < e.cfg.Credits {
+		ours.Credits, ours.Most = uint16(n), ours.Credits
+	}
+	p, asked := e.param(ours), r.Param()
 	// The peer has said what it can answer and what it will ask.
 	if asked.IRD > 0 {
 		p.ORD = min(p.ORD, asked.IRD)

@@ -22,12 +22,13 @@ const (
 
 // mailBits are what a poller is asked to do about a connection.
 const (
-	mailSettle uint32 = 1 << iota // post what can be posted
-	mailResume                    // ask Admit again
-	mailSupply                    // memory has come
-	mailGone                      // the QP is in ERR
-	mailFail                      // err is set
-	mailReaped                    // the QP is destroyed
+	mailSettle  uint32 = 1 << iota // post what can be posted
+	mailResume                     // ask Admit again
+	mailSupply                     // memory has come
+	mailGone                       // the QP is in ERR
+	mailFail                       // err is set
+	mailReaped                     // the QP is destroyed
+	mailPromote                    // the peer is to have all credits
 )
 
 // poller serves the connections of its lanes and owns their receiving side:
@@ -187,6 +188,9 @@ func (p *poller) mailFor(c *Conn, bits uint32) {
 	}
 	if bits&mailSupply != 0 {
 		c.supplied()
+	}
+	if bits&mailPromote != 0 {
+		c.promoted()
 	}
 	if bits&mailResume != 0 && c.rx.gate == gateAdmit {
 		c.reopen()

@@ -8,6 +8,7 @@ import (
 // rxState is the receiving side of a connection. It belongs to the poller.
 type rxState struct {
 	started bool // the first packet has come
+	promote bool // Promote was called before
 	dead    bool // no callback any more, and nothing is handled
 	parked  bool // the peer has parked our rendezvous
 	reaped  bool // everything has been given back; guarded by poller.mu
@@ -191,6 +192,9 @@ func (c *Conn) start() {
 	c.spoken = true
 	c.open = c.ready
 	c.mu.Unlock()
+	if c.rx.promote {
+		c.promoted()
+	}
 }
 
 // parse handles incoming packets until there is none, or the gate closes.
@@ -383,13 +387,18 @@ func (c *Conn) unref(p *packet) {
 				c.l.forgo()
 				return
 			}
-			c.rx.waiting++
-			c.e.stats.memoryWaits.Add(1)
-			c.e.supplier.ask(request{c: c, kind: askRecv, n: int64(c.e.cfg.RecvSize)})
+			c.await()
 			return
 		}
 	}
 	c.repost(b, !data)
+}
+
+// await has the supplier bring a receive buffer.
+func (c *Conn) await() {
+	c.rx.waiting++
+	c.e.stats.memoryWaits.Add(1)
+	c.e.supplier.ask(request{c: c, kind: askRecv, n: int64(c.e.cfg.RecvSize)})
 }
 
 // repost posts b, which it takes, as a receive of the connection.

@@ -299,9 +299,13 @@ func (c *Conn) pump() {
 	}
 	c.fill()
 	r := &c.tx
-	for r.posted != r.built && c.credits > dataReserve {
+	reserve := dataReserve
+	if c.rationed {
+		reserve = 0
+	}
+	for r.posted != r.built && c.credits > reserve {
 		n := 0
-		for ; n < postBatch && r.posted+uint64(n) != r.built && c.credits-n > dataReserve; n++ {
+		for ; n < postBatch && r.posted+uint64(n) != r.built && c.credits-n > reserve; n++ {
 			seq := r.posted + uint64(n)
 			r.wrs[n] = c.finish(r.at(seq), wrSend|seq&wrIndex, seq)
 		}

@@ -10,6 +10,7 @@ const (
 	RefusalLen = 8  // bytes of a refusal of this version
 
 	minCredits  = 8       // two are kept for credits and notices
+	minStaged   = 2       // of an acceptor that gives the others later
 	minRecvSize = 4 << 10 // bytes: a frame with a head of some use
 	maxRecvSize = 1 << 20 // bytes
 )
@@ -22,6 +23,7 @@ const (
 // Hello is what each end says of itself in the connection's private data.
 type Hello struct {
 	Credits    uint16 // receive buffers posted for the peer
+	Most       uint16 // how many they may become; 0: they stay as many. An acceptor's only
 	Rendezvous uint16 // RTS records that may be outstanding towards this end
 	Features   uint32
 	RecvSize   uint32 // bytes of each receive buffer
@@ -39,7 +41,7 @@ func (h *Hello) Put(b *[HelloLen]byte) {
 	le.PutUint32(b[12:], h.RecvSize)
 	le.PutUint32(b[16:], h.Epoch)
 	le.PutUint16(b[20:], h.Rendezvous)
-	le.PutUint16(b[22:], 0)
+	le.PutUint16(b[22:], h.Most)
 	le.PutUint64(b[24:], h.MaxMessage)
 }
 
@@ -73,11 +75,15 @@ func ParseHello(b []byte) (Hello, error) {
 		RecvSize:   le.Uint32(b[12:]),
 		Epoch:      le.Uint32(b[16:]),
 		Rendezvous: le.Uint16(b[20:]),
+		Most:       le.Uint16(b[22:]),
 		MaxMessage: le.Uint64(b[24:]),
 	}
+	if h.Most == 0 {
+		h.Most = h.Credits
+	}
 	switch {
-	case h.Credits < minCredits:
-		return h, bad("a hello with %d credits", h.Credits)
+	case h.Most < minCredits || h.Credits < minStaged || h.Credits > h.Most:
+		return h, bad("a hello with %d credits, at most %d", h.Credits, h.Most)
 	case h.RecvSize < minRecvSize || h.RecvSize > maxRecvSize:
 		return h, bad("a hello with receive buffers of %d bytes", h.RecvSize)
 	case h.MaxMessage > 1<<62:

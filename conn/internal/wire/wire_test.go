@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var hello = Hello{Credits: 32, Rendezvous: 8, Features: FeatureRendezvous, RecvSize: 128 << 10, Epoch: 0xdeadbeef, MaxMessage: 64 << 20}
+var hello = Hello{Credits: 32, Most: 40, Rendezvous: 8, Features: FeatureRendezvous, RecvSize: 128 << 10, Epoch: 0xdeadbeef, MaxMessage: 64 << 20}
 
 func TestHello(t *testing.T) {
 	var b [HelloLen]byte
@@ -20,6 +20,15 @@ func TestHello(t *testing.T) {
 	got, err := ParseHello(b[:])
 	require.NoError(t, err)
 	require.Equal(t, hello, got)
+
+	// One that gives all its credits at once does not say how many they become.
+	all := hello
+	all.Most = 0
+	all.Put(&b)
+	got, err = ParseHello(b[:])
+	require.NoError(t, err)
+	require.Equal(t, hello.Credits, got.Most)
+	hello.Put(&b)
 
 	// Padding behind its own length is ignored.
 	got, err = ParseHello(append(b[:], make([]byte, 24)...))
@@ -42,7 +51,10 @@ func TestHello(t *testing.T) {
 		"short":      func(b []byte) { b[4] = HelloLen - 1 },
 		"no length":  func(b []byte) { b[4] = 0 },
 		"too long":   func(b []byte) { b[4] = HelloLen + 1 },
-		"no credits": func(b []byte) { b[6], b[7] = 7, 0 },
+		"no credits": func(b []byte) { b[6] = 1 },
+		"too few":    func(b []byte) { b[6], b[22] = 7, 7 },
+		"no more":    func(b []byte) { b[22], b[23] = 0, 0; b[6] = 7 },
+		"more":       func(b []byte) { b[22] = 31 },
 		"tiny":       func(b []byte) { copy(b[12:], []byte{0xff, 0xf, 0, 0}) },
 		"huge":       func(b []byte) { copy(b[12:], []byte{1, 0, 0x10, 0}) },
 		"message":    func(b []byte) { b[31] = 0x80 },

@@ -595,6 +595,42 @@ func TestHalfOpenOnRDMA(t *testing.T) {
 	dialRaw(t, m)
 }
 
+// A peer that has not authenticated has two receive buffers, and the rest with its
+// session.
+func TestHalfOpenPeersHaveTwoReceives(t *testing.T) {
+	const peers = 100
+	small := func(cfg conn.Config) conn.Config {
+		cfg.RecvSize, cfg.SendDepth, cfg.OpDepth, cfg.RecvBuffers = 4<<10, 8, 4, -1
+		return cfg
+	}
+	dev, a := env.Open(t), newArena(t)
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	m := newMessenger(t, Config{Name: EntityName{OSD, 0}, Arena: a, MaxHalfOpenPerHost: 2 * peers, Transports: []Transport{{
+		Scheme: schemeDevice,
+		Open:   func(cfg conn.Config) (*conn.Endpoint, error) { return conn.NewEndpoint(dev, a, small(cfg)) },
+	}}})
+	m.AddDispatcher(&handler{dispatch: echo})
+	require.NoError(t, m.Bind(soon(t), anyAddr(schemeDevice)))
+	ep := m.endpoints[schemeDevice]
+	theirDev := env.Open(t)
+	t.Cleanup(func() { require.NoError(t, theirDev.Close()) })
+	theirs, err := conn.NewEndpoint(theirDev, newArena(t), small(conn.Config{}))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, theirs.Close()) })
+	for range peers {
+		_, err := theirs.Dial(soon(t), m.Addrs()[0].HostPort())
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool { return m.Stats().HalfOpen == peers }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return ep.Stats().RecvPosted == 2*peers }, patience, time.Millisecond)
+	c, err := newMessenger(t, Config{}).ConnectTo(OSD, m.Addrs())
+	require.NoError(t, err)
+	r, err := c.Call(soon(t), NewMessage(1))
+	require.NoError(t, err)
+	r.Release()
+	require.Eventually(t, func() bool { return ep.Stats().RecvPosted == 2*peers+16 }, patience, time.Millisecond)
+}
+
 // sealed is a frame with n bytes of data, changed on their way.
 func (r *rawRDMA) sealed(t *testing.T, h *handshake, n int64, change func([]byte)) conn.Message {
 	t.Helper()

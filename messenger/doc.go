@@ -33,7 +33,8 @@
 // message being sent has; grants work in frames.
 //
 // Before a peer has authenticated it costs a handshake of Config.ConnectTimeout
-// at most, 64 KiB in each direction, and on RDMA a connection's receive buffers;
+// at most, 64 KiB in each direction, and on RDMA a connection's send slots and two
+// receive buffers (conn.Config.StagedCredits; it has the others with its session);
 // Config.MaxHalfOpen and MaxHalfOpenPerHost bound how many there are.
 //
 // # Ownership

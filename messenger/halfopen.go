@@ -13,8 +13,8 @@ type halfOpen struct {
 	scheme map[string]int
 }
 
-// roomFor is how many half-open peers a transport may have: on RDMA each has
-// receive buffers already, and those that are authenticated shall find some.
+// roomFor is how many half-open peers a transport may have: on RDMA each will have
+// receive buffers, and those that are authenticated shall find some.
 func (m *Messenger) roomFor(scheme string) int {
 	if ep := m.endpoints[scheme]; ep != nil {
 		return max(ep.Capacity()/2, 2)

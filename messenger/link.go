@@ -252,6 +252,7 @@ func (l *link) established() error {
 			head -= (1 + msgr2.DataRecords(min(data, rdmaChunk))) * msgr2.TagLen
 		}
 		t.bulk.limit(data, head)
+		t.c.Promote()
 	}
 	if !r.resumed && r.lossy && !r.policy.Lossy {
 		l.m.n.policyMismatches.Add(1)

@@ -85,6 +85,7 @@ type rdmaState struct {
 func (m *Messenger) connConfig(scheme string) conn.Config {
 	return conn.Config{
 		HandshakeTimeout: m.cfg.ConnectTimeout,
+		StagedCredits:    2, // the others come with a session, see link.established
 		Logger:           m.cfg.Logger,
 		OnAccept:         func(c *conn.Conn) bool { return m.acceptRDMA(scheme, c) },
 		OnMessage:        m.onRDMAMessage,

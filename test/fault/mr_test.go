@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	chunks    = 4
+	chunks    = 3
 	chunkSize = 256 << 10
 	noteSize  = 64
 	scrapByte = 0xee // what the owner writes once the memory is its own again
@@ -26,9 +26,9 @@ const (
 // attack is a deregistration that is tried while a transfer runs.
 type attack struct {
 	name string
-	// whose memory: the sink of WRITEs at the target, their source at the
-	// initiator, or the target's receive buffers.
-	victim func(tr *transfer) *verbs.MR
+	// whose memory: what the peer's WRITEs go to and its READs come from, the
+	// source of WRITEs and SENDs, the receive buffers, or what READs go to.
+	victim func(s *side) *verbs.MR
 	// try is called until it succeeds, or the transfer has ended.
 	try func(ctx context.Context, mr *verbs.MR) error
 	// wide gives the peer a key to the region itself, where the device's
@@ -37,64 +37,79 @@ type attack struct {
 }
 
 var (
-	sink    = func(tr *transfer) *verbs.MR { return tr.dstMR }
-	source  = func(tr *transfer) *verbs.MR { return tr.srcMR }
-	receive = func(tr *transfer) *verbs.MR { return tr.notesMR }
+	open    = func(s *side) *verbs.MR { return s.dstMR }
+	source  = func(s *side) *verbs.MR { return s.srcMR }
+	receive = func(s *side) *verbs.MR { return s.notesMR }
+	sink    = func(s *side) *verbs.MR { return s.backMR }
+
+	deregister     = func(_ context.Context, mr *verbs.MR) error { return mr.Deregister() }
+	deregisterWait = func(ctx context.Context, mr *verbs.MR) error { return mr.DeregisterWait(ctx) }
+	revoke         = func(ctx context.Context, mr *verbs.MR) error { return mr.Revoke(ctx, false) }
+	revokeHard     = func(ctx context.Context, mr *verbs.MR) error { return mr.Revoke(ctx, true) }
 )
 
 var attacks = []attack{
-	{"Deregister of the sink, peer with its key", sink, func(_ context.Context, mr *verbs.MR) error { return mr.Deregister() }, true},
-	{"Deregister of the sink", sink, func(_ context.Context, mr *verbs.MR) error { return mr.Deregister() }, false},
-	{"Revoke of the sink", sink, func(ctx context.Context, mr *verbs.MR) error { return mr.Revoke(ctx, false) }, false},
-	{"Deregister of the source", source, func(_ context.Context, mr *verbs.MR) error { return mr.Deregister() }, false},
-	{"DeregisterWait of the source", source, func(ctx context.Context, mr *verbs.MR) error { return mr.DeregisterWait(ctx) }, false},
-	{"Revoke of the receive buffers", receive, func(ctx context.Context, mr *verbs.MR) error { return mr.Revoke(ctx, true) }, false},
+	{"Deregister of open memory, peer with its key", open, deregister, true},
+	{"Deregister of open memory", open, deregister, false},
+	{"Revoke of open memory", open, revoke, false},
+	{"Deregister of the source", source, deregister, false},
+	{"DeregisterWait of the source", source, deregisterWait, false},
+	{"DeregisterWait of the READ sink", sink, deregisterWait, false},
+	{"Revoke of the READ sink", sink, revokeHard, false},
+	{"Revoke of the receive buffers", receive, revokeHard, false},
 }
 
-// Deregistration is tried at every step of a transfer, by another goroutine. No
-// byte lands after it has succeeded, no request is lost, nothing leaks.
+// Deregistration is tried at every step of a transfer that goes both ways, at
+// either end, by another goroutine. No byte lands after it has succeeded, no
+// request is lost, nothing leaks.
 func TestMRDeregisteredAtEveryStep(t *testing.T) {
 	onDevices(t, func(t *testing.T, d device) {
 		for _, a := range attacks {
 			t.Run(a.name, func(t *testing.T) {
-				during, inChunk, steps := 0, 0, 0
+				during, inChunk, runs := 0, 0, 0
 				stride := 1
 				if testing.Short() {
-					stride = 3
+					stride = 5 // of both ends, in turns
 				}
 				for k := 0; ; k += stride {
-					tr := newTransfer(t, d, a, k)
+					tr := newTransfer(t, d, a, k/2, k%2 == 0)
 					tr.run()
 					tr.end()
-					steps = tr.steps
+					runs++
 					if tr.duringTransfer {
 						during++
 					}
 					if tr.inChunk {
 						inChunk++
 					}
-					if t.Failed() || k >= tr.steps {
+					if t.Failed() || k/2 >= tr.steps {
+						t.Logf("%d steps, %d runs: %d times it succeeded before the transfer ended, %d times within a WRITE or READ", tr.steps, runs, during, inChunk)
 						break
 					}
 				}
-				t.Logf("%d steps, %d times it succeeded before the transfer ended, %d times within a WRITE", steps, during, inChunk)
 			})
 		}
 	})
 }
 
-// transfer moves chunks from x to y by WRITE, each with a SEND behind it, and
-// reads them back.
-type transfer struct {
-	t    *testing.T
-	a    attack
-	at   int // the step of the attack
-	x, y *end
+// side is one end with its memory.
+type side struct {
+	*end
+	src, dst, notes, back         []byte
+	srcMR, dstMR, notesMR, backMR *verbs.MR
+	key                           *verbs.MR // of dst, for the peer; nil: the region's own
+	rkey                          uint32
+}
 
-	src, dst, notes, back     []byte
-	srcMR, dstMR, notesMR, bk *verbs.MR
-	key                       *verbs.MR // of dst, for x
-	rkey                      uint32
+// transfer moves chunks both ways at a time by WRITE, each with a SEND behind
+// it, and then each end READs back what it has written.
+type transfer struct {
+	t     *testing.T
+	a     attack
+	at    int // the step of the attack
+	x, y  *side
+	owner *side     // of the victim
+	mr    *verbs.MR // the victim
 
 	steps          int
 	cancel         context.CancelFunc
@@ -105,39 +120,55 @@ type transfer struct {
 	refused        *verbs.BusyError
 }
 
-// pattern has neither 0 nor scrapByte.
-func pattern(chunk, i int) byte { return byte(1 + chunk*31 + i%113) }
+// pattern is what an end sends. It has neither 0 nor scrapByte.
+var pattern = func() []byte {
+	p := make([]byte, chunks*chunkSize)
+	for i := range p {
+		p[i] = byte(1 + i/chunkSize*31 + i%113)
+	}
+	return p
+}()
 
-func newTransfer(t *testing.T, d device, a attack, at int) *transfer {
-	tr := &transfer{t: t, a: a, at: at, x: d.newEnd(t, a.wide), y: d.newEnd(t, a.wide)}
-	caps := tr.y.dev.Caps()
-	acc := verbs.AccessLocalWrite
-	scoped := caps.ScopedKeys && !a.wide
-	if !scoped {
-		acc |= verbs.AccessRemoteWrite | verbs.AccessRemoteRead
+// newTransfer connects two ends for an attack at a step, on memory of who
+// accepts or who dials.
+func newTransfer(t *testing.T, d device, a attack, at int, acceptor bool) *transfer {
+	tr := &transfer{t: t, a: a, at: at, x: newSide(t, d, a), y: newSide(t, d, a)}
+	tr.owner = tr.x
+	if acceptor {
+		tr.owner = tr.y
 	}
-	tr.src, tr.srcMR = tr.x.memory(chunks*chunkSize, 0)
-	tr.dst, tr.dstMR = tr.y.memory(chunks*chunkSize, acc)
-	tr.notes, tr.notesMR = tr.y.memory(chunks*noteSize, verbs.AccessLocalWrite)
-	sink := verbs.AccessLocalWrite
-	if tr.x.dev.Caps().ReadSinkNeedsRemoteWrite {
-		sink |= verbs.AccessRemoteWrite
-	}
-	tr.back, tr.bk = tr.x.memory(chunks*chunkSize, sink)
-	for c := range chunks {
-		for i := range chunkSize {
-			tr.src[c*chunkSize+i] = pattern(c, i)
+	tr.mr = a.victim(tr.owner)
+	d.connect(t, tr.x.end, tr.y.end)
+	for _, s := range []*side{tr.x, tr.y} {
+		s.rkey = s.dstMR.RKey()
+		if s.scoped(a) {
+			var err error
+			s.key, err = s.dstMR.Scope(s.qp, 0, chunks*chunkSize, verbs.AccessRemoteWrite|verbs.AccessRemoteRead)
+			require.NoError(t, err)
+			s.rkey = s.key.RKey()
 		}
 	}
-	d.connect(t, tr.x, tr.y)
-	tr.rkey = tr.dstMR.RKey()
-	if scoped {
-		var err error
-		tr.key, err = tr.dstMR.Scope(tr.y.qp, 0, chunks*chunkSize, verbs.AccessRemoteWrite|verbs.AccessRemoteRead)
-		require.NoError(t, err)
-		tr.rkey = tr.key.RKey()
-	}
 	return tr
+}
+
+func (s *side) scoped(a attack) bool { return s.dev.Caps().ScopedKeys && !a.wide }
+
+func newSide(t *testing.T, d device, a attack) *side {
+	s := &side{end: d.newEnd(t, a.wide)}
+	acc := verbs.AccessLocalWrite
+	if !s.scoped(a) {
+		acc |= verbs.AccessRemoteWrite | verbs.AccessRemoteRead
+	}
+	s.src, s.srcMR = s.memory(chunks*chunkSize, 0)
+	s.dst, s.dstMR = s.memory(chunks*chunkSize, acc)
+	s.notes, s.notesMR = s.memory(chunks*noteSize, verbs.AccessLocalWrite)
+	acc = verbs.AccessLocalWrite
+	if s.dev.Caps().ReadSinkNeedsRemoteWrite {
+		acc |= verbs.AccessRemoteWrite
+	}
+	s.back, s.backMR = s.memory(chunks*chunkSize, acc)
+	copy(s.src, pattern)
+	return s
 }
 
 // step counts, and begins the attack when its step has come.
@@ -152,13 +183,12 @@ func (tr *transfer) step() {
 
 func (tr *transfer) attack(ctx context.Context) {
 	defer close(tr.attacked)
-	mr := tr.a.victim(tr)
 	// A chunk takes some 100 us: not always at its start.
 	for begin, wait := time.Now(), rand.N(200*time.Microsecond); time.Since(begin) < wait; {
 		runtime.Gosched()
 	}
 	for ctx.Err() == nil {
-		err := tr.a.try(ctx, mr)
+		err := tr.a.try(ctx, tr.mr)
 		if err == nil {
 			tr.succeeded()
 			return
@@ -169,79 +199,93 @@ func (tr *transfer) attack(ctx context.Context) {
 			tr.t.Errorf("refused with %v", err)
 			return
 		}
-		if !mr.Live() {
+		if !tr.mr.Live() {
 			tr.t.Errorf("not live after a refusal: %v", err)
 			return
 		}
 	}
 }
 
+// victim is the memory that is deregistered, and what its owner fills it with
+// once it is its own again.
+func (tr *transfer) victim() (mem []byte, scrap byte) {
+	switch s := tr.owner; tr.mr {
+	case s.dstMR:
+		return s.dst, 0
+	case s.srcMR:
+		return s.src, scrapByte
+	case s.notesMR:
+		return s.notes, scrapByte
+	default:
+		return s.back, 0
+	}
+}
+
 // succeeded is called when the victim is its owner's again.
 func (tr *transfer) succeeded() {
-	switch mr := tr.a.victim(tr); mr {
-	case tr.dstMR:
-		landed := len(tr.dst) - bytes.Count(tr.dst, []byte{0})
-		tr.inChunk = landed%chunkSize != 0
-		clear(tr.dst) // at once, so that what lands from here on shows
-	case tr.srcMR:
-		for i := range tr.src {
-			tr.src[i] = scrapByte
-		}
-	case tr.notesMR:
-		for i := range tr.notes {
-			tr.notes[i] = scrapByte
-		}
+	mem, scrap := tr.victim()
+	if scrap == 0 {
+		tr.inChunk = (len(mem)-bytes.Count(mem, []byte{0}))%chunkSize != 0
 	}
+	copy(mem, bytes.Repeat([]byte{scrap}, len(mem))) // what lands from here on shows
 	tr.done.Store(true)
 }
 
 func (tr *transfer) run() {
-	x, y := tr.x, tr.y
+	both := []*side{tr.x, tr.y}
+	// each does something at each end, with a step before it.
+	each := func(f func(s, peer *side) bool) bool {
+		for i, s := range both {
+			tr.step()
+			if !f(s, both[1-i]) {
+				return false
+			}
+		}
+		return true
+	}
 	for c := range chunks {
-		tr.step()
-		if !y.recv(verbs.RecvWR{WRID: uint64(c), SGEs: []verbs.SGE{{MR: tr.notesMR, Offset: uint64(c * noteSize), Length: noteSize}}}) {
+		if !each(func(s, _ *side) bool {
+			return s.recv(verbs.RecvWR{WRID: uint64(c), SGEs: []verbs.SGE{{MR: s.notesMR, Offset: uint64(c * noteSize), Length: noteSize}}})
+		}) {
 			return
 		}
 	}
 	for c := range chunks {
-		tr.step()
-		data := verbs.SGE{MR: tr.srcMR, Offset: uint64(c * chunkSize), Length: chunkSize}
+		at := uint64(c * chunkSize)
 		write, note, read := uint64(100+c), uint64(200+c), uint64(300+c)
-		if !x.send(verbs.SendWR{WRID: write, Opcode: verbs.OpWrite, SGEs: []verbs.SGE{data}, RemoteAddr: tr.dstMR.Addr() + uint64(c*chunkSize), RKey: tr.rkey}) {
+		ok := each(func(s, peer *side) bool {
+			return s.send(verbs.SendWR{
+				WRID: write, Opcode: verbs.OpWrite, SGEs: []verbs.SGE{{MR: s.srcMR, Offset: at, Length: chunkSize}},
+				RemoteAddr: peer.dstMR.Addr() + at, RKey: peer.rkey,
+			})
+		}) && each(func(s, _ *side) bool {
+			return s.send(verbs.SendWR{WRID: note, Opcode: verbs.OpSend, SGEs: []verbs.SGE{{MR: s.srcMR, Offset: at, Length: noteSize}}})
+		}) && each(func(s, peer *side) bool {
+			if !s.wait(uint64(c), tr.step) {
+				return false
+			}
+			// What was announced is there, unless its memory has been given up.
+			require.True(tr.t, tr.mr == s.dstMR || tr.mr == peer.srcMR || tr.holds(s.dst, c, chunkSize), "chunk %d", c)
+			require.True(tr.t, tr.mr == s.notesMR || tr.mr == peer.srcMR || tr.holds(s.notes[c*noteSize:][:noteSize], c, noteSize), "note %d", c)
+			return true
+		}) && each(func(s, _ *side) bool {
+			return s.wait(write, tr.step) && s.wait(note, tr.step)
+		}) && each(func(s, peer *side) bool {
+			return s.send(verbs.SendWR{
+				WRID: read, Opcode: verbs.OpRead, SGEs: []verbs.SGE{{MR: s.backMR, Offset: at, Length: chunkSize}},
+				RemoteAddr: peer.dstMR.Addr() + at, RKey: peer.rkey,
+			})
+		}) && each(func(s, _ *side) bool {
+			if !s.wait(read, tr.step) {
+				return false
+			}
+			// A READ that raced with the end of its source has failed.
+			require.True(tr.t, tr.mr == s.backMR || tr.holds(s.back, c, chunkSize), "chunk %d read back", c)
+			return true
+		})
+		if !ok {
 			return
 		}
-		tr.step()
-		data.Length = noteSize
-		if !x.send(verbs.SendWR{WRID: note, Opcode: verbs.OpSend, SGEs: []verbs.SGE{data}}) {
-			return
-		}
-		tr.step()
-		if !y.wait(uint64(c), tr.step) {
-			return
-		}
-		// What was announced is there, unless its memory has been given up.
-		if tr.a.victim(tr) != tr.dstMR {
-			require.True(tr.t, tr.holds(tr.dst, c, chunkSize), "chunk %d", c)
-		}
-		if tr.a.victim(tr) != tr.notesMR {
-			require.True(tr.t, tr.holds(tr.notes[c*noteSize:][:noteSize], c, noteSize), "note %d", c)
-		}
-		tr.step()
-		if !x.wait(write, tr.step) || !x.wait(note, tr.step) {
-			return
-		}
-		tr.step()
-		sge := verbs.SGE{MR: tr.bk, Offset: uint64(c * chunkSize), Length: chunkSize}
-		if !x.send(verbs.SendWR{WRID: read, Opcode: verbs.OpRead, SGEs: []verbs.SGE{sge}, RemoteAddr: tr.dstMR.Addr() + uint64(c*chunkSize), RKey: tr.rkey}) {
-			return
-		}
-		tr.step()
-		if !x.wait(read, tr.step) {
-			return
-		}
-		// The source is not the target's to give up: what was read back is whole,
-		// unless the READ raced with the end of its memory, which failed it.
-		require.True(tr.t, tr.holds(tr.back, c, chunkSize), "chunk %d read back", c)
 	}
 	tr.step()
 }
@@ -252,48 +296,41 @@ func (tr *transfer) holds(mem []byte, c, n int) bool {
 	if len(mem) < at+n {
 		at = 0 // a note
 	}
-	for i := range n {
-		if mem[at+i] != pattern(c, i) {
-			return false
-		}
-	}
-	return true
+	return bytes.Equal(mem[at:at+n], pattern[c*chunkSize:][:n])
 }
 
 // end closes everything and checks what became of it.
 func (tr *transfer) end() {
 	tr.duringTransfer = tr.done.Load()
 	// What is in flight goes on for a moment beside the attack.
-	tr.x.closeQP()
-	if tr.key != nil {
-		require.NoError(tr.t, tr.key.Deregister())
-	}
-	tr.y.closeQP()
-	if tr.attacked != nil && tr.a.victim(tr).Live() && !tr.done.Load() {
-		select { // nothing is in its way any more
-		case <-tr.attacked:
-		case <-time.After(10 * time.Second):
-			tr.t.Errorf("still refused: %v", tr.refused)
+	for _, s := range []*side{tr.x, tr.y} {
+		if s.key != nil {
+			require.NoError(tr.t, s.key.Deregister())
 		}
+		s.closeQP()
 	}
 	if tr.attacked != nil {
+		if tr.mr.Live() && !tr.done.Load() {
+			select { // nothing is in its way any more
+			case <-tr.attacked:
+			case <-time.After(10 * time.Second):
+				tr.t.Errorf("still refused: %v", tr.refused)
+			}
+		}
 		tr.cancel()
 		<-tr.attacked
 		require.True(tr.t, tr.done.Load())
+		mem, scrap := tr.victim()
+		require.Equal(tr.t, len(mem), bytes.Count(mem, []byte{scrap}), "bytes landed after a deregistration that succeeded")
 	}
-	if tr.done.Load() && tr.a.victim(tr) == tr.dstMR {
-		require.Zero(tr.t, len(tr.dst)-bytes.Count(tr.dst, []byte{0}), "bytes landed after a deregistration that succeeded")
-	}
-	require.Equal(tr.t, -1, bytes.IndexByte(tr.dst, scrapByte), "the source was read after a deregistration that succeeded")
-	if tr.done.Load() && tr.a.victim(tr) == tr.notesMR {
-		for _, b := range tr.notes {
-			require.EqualValues(tr.t, scrapByte, b, "bytes landed in receive buffers after a deregistration that succeeded")
+	for _, s := range []*side{tr.x, tr.y} {
+		for _, mem := range [][]byte{s.dst, s.back} {
+			require.Equal(tr.t, -1, bytes.IndexByte(mem, scrapByte), "the source was read after a deregistration that succeeded")
 		}
+		for _, mr := range []*verbs.MR{s.srcMR, s.dstMR, s.notesMR, s.backMR} {
+			require.Zero(tr.t, mr.InFlight())
+			require.NoError(tr.t, mr.Deregister(), fmt.Sprint(mr.Busy()))
+		}
+		s.close()
 	}
-	for _, mr := range []*verbs.MR{tr.srcMR, tr.dstMR, tr.notesMR, tr.bk} {
-		require.Zero(tr.t, mr.InFlight())
-		require.NoError(tr.t, mr.Deregister(), fmt.Sprint(mr.Busy()))
-	}
-	tr.x.close()
-	tr.y.close()
 }

@@ -46,6 +46,7 @@ type Arena struct {
 	detaching   []*attachment // under attachSem
 	closed      bool          // Close has succeeded. Under attachSem
 	quarantined atomic.Int64  // bytes that Close kept mapped
+	describers  describers    // see Describe
 
 	mu        sync.Mutex
 	chunks    []chunk // but for class, see chunk

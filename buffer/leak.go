@@ -14,10 +14,15 @@ type LeakError struct {
 	Quarantined int64    // bytes that stay mapped
 }
 
-// listed is how many holders an error message names.
-const listed = 16
+const (
+	// listed is how many holders and regions an error message names at most,
+	listed = 16
+	// and frames how many frames of a stack.
+	frames = 3
+)
 
-// Error names every holder and region, up to some number.
+// Error names holders and regions, up to some number, and where references were
+// taken; all of it, with whole stacks, is in the fields and in Arena.Report.
 func (e *LeakError) Error() string {
 	var s strings.Builder
 	what, stay := "arena", "stay mapped"
@@ -30,15 +35,36 @@ func (e *LeakError) Error() string {
 	}
 	for i, h := range e.Holders {
 		if i == listed {
-			fmt.Fprintf(&s, "\n\t%d more", len(e.Holders)-listed)
+			fmt.Fprintf(&s, "\n\t%d more, see Arena.Report", len(e.Holders)-listed)
 			break
 		}
+		h.Stack = top(h.Stack, frames)
 		s.WriteString("\n\t" + strings.ReplaceAll(h.String(), "\n", "\n\t"))
 	}
-	for _, err := range e.Regions {
+	for i, err := range e.Regions {
+		if i == listed {
+			fmt.Fprintf(&s, "\n\t%d more regions, see Arena.Report", len(e.Regions)-listed)
+			break
+		}
 		s.WriteString("\n\t" + err.Error())
 	}
 	return s.String()
+}
+
+// top is the first n frames of a stack, which has two lines for each.
+func top(stack string, n int) string {
+	end := 0
+	for range 2 * n {
+		i := strings.IndexByte(stack[end:], '\n')
+		if i < 0 {
+			return stack
+		}
+		end += i + 1
+	}
+	if end < len(stack) {
+		return stack[:end] + "...\n"
+	}
+	return stack
 }
 
 // Unwrap returns Regions.
@@ -47,6 +73,7 @@ func (e *LeakError) Unwrap() []error { return e.Regions }
 // Holder describes a buffer that somebody holds.
 type Holder struct {
 	Owner  string
+	What   string        // what it is held for, where somebody knows: see Arena.Describe
 	Age    time.Duration // since Get (with Trace: since the reference was taken), to a second
 	LKey   uint32        // on the PD attached first; 0 when none is
 	Addr   uint64        // of the first byte of the slot
@@ -61,6 +88,9 @@ func (h Holder) String() string {
 	if h.Posted > 0 {
 		s += fmt.Sprintf(", %d of them posted work", h.Posted)
 	}
+	if h.What != "" {
+		s += ": " + h.What
+	}
 	if h.Stack != "" {
 		s += ", taken at\n" + strings.TrimSuffix(h.Stack, "\n")
 	}
@@ -74,6 +104,7 @@ func (a *Arena) Holders() []Holder {
 	now := a.now.Load()
 	ats := *a.attachments.Load()
 	tr := a.tracer.Load()
+	uses := a.uses()
 	age := func(at uint32) time.Duration { return time.Duration(now-at) * time.Second }
 	a.walk(func(s uint32, cl uint8, state uint64) {
 		if !referenced(state) {
@@ -83,6 +114,9 @@ func (a *Arena) Holders() []Holder {
 		h := Holder{
 			Owner: a.nameOf(ownerOf(m)), Age: age(bornAt(m)), Len: uint64(a.sizes[cl]), Refs: int(count(state)),
 			Addr: uint64(uintptr(a.addr(s))), Posted: int(a.slots[s].posted.Load()),
+		}
+		if u, ok := uses[s]; ok && u.gen == gen(state) {
+			h.What = u.what
 		}
 		if len(ats) > 0 {
 			if mr := ats[0].regs[s>>a.rgnShift].mr.Load(); mr != nil {

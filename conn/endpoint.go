@@ -169,6 +169,10 @@ func (e *Endpoint) MaxMessage() int64 { return e.cfg.MaxMessage }
 // Arena returns the arena.
 func (e *Endpoint) Arena() *buffer.Arena { return e.arena }
 
+// Sinks returns the arena that the payload of large messages comes into: that of
+// Config.Exposed where it has to be exposed, else Arena.
+func (e *Endpoint) Sinks() *buffer.Arena { return e.sinks }
+
 // PD returns the endpoint's protection domain. Memory of the caller that a
 // buffer.RegCache registers there can be sent, and be read and written by peers,
 // like the arena's: see Share.

@@ -75,6 +75,7 @@ func (l *link) receiveLast(h *msgr2.Header, m *Message) {
 	c := l.owner.Load()
 	c.acknowledged(l, h.AckSeq)
 	isReply := m.flags&flagReply != 0 || (l.own == 0 && m.TID != 0)
+	c.hold(m)
 	switch {
 	case isReply && c.replied(m):
 	case l.own != 0 && m.Type >= ReservedTypes:
@@ -131,6 +132,7 @@ func (c *Connection) acknowledge() {
 // strand. flagged: the peer marks replies; told: it knows refusals.
 func (c *Connection) dispatch(m *Message, flagged, told bool) {
 	isReply := m.flags&flagReply != 0 || (!flagged && m.TID != 0)
+	c.hold(m)
 	if isReply && c.replied(m) {
 		return
 	}

@@ -8,6 +8,9 @@ import (
 	"github.com/argonaut-rdma/argonaut/buffer"
 )
 
+// inspectedHeld is how many held messages an Inspection has.
+const inspectedHeld = 100
+
 // Inspection is a snapshot of a messenger for operators, to be shown as JSON
 // (package inspect does). It has no secrets in it.
 type Inspection struct {
@@ -17,6 +20,9 @@ type Inspection struct {
 	Stats       Stats
 	Memory      buffer.Account // of Config.Arena
 	Connections []ConnInspection
+	// Held are the received messages with a payload that have not been released,
+	// the oldest, at most 100.
+	Held []HeldMessage `json:",omitempty"`
 }
 
 // ConnInspection is one connection of an Inspection.
@@ -42,6 +48,7 @@ type ConnInspection struct {
 func (m *Messenger) Inspect() Inspection {
 	in := Inspection{
 		Name: m.cfg.Name.String(), Nonce: m.nonce.Load(), Addrs: texts(m.Addrs()), Stats: m.Stats(), Memory: m.cfg.Arena.Account(),
+		Held: m.Held(inspectedHeld),
 	}
 	m.mu.Lock()
 	all := make([]*Connection, 0, len(m.connections))

@@ -61,6 +61,7 @@ type Message struct {
 	done     func()        // called with the last reference
 	debt     *debt         // of a received call whose caller is told if it is not answered
 	arrived  time.Duration // latencies.now when it had been received, 0: not measured
+	held     heldEntry     // of a received message with a payload
 	placed   bool          // Data is in memory that the peer was granted, or that a pull waited for
 }
 
@@ -138,6 +139,9 @@ func (m *Message) Release() {
 		return
 	case n < 0:
 		panic("messenger: Message released more often than retained")
+	}
+	if m.held.in != nil {
+		m.unhold()
 	}
 	if m.debt != nil {
 		m.debt.abandon(m.late())

@@ -42,8 +42,10 @@ type Messenger struct {
 	callPool, sendWaiters sync.Pool
 	wg                    sync.WaitGroup // every goroutine but the executor's
 	lat                   *latencies     // nil: not measured
-	stop                  chan struct{}  // closed when the ticker is to end
-	servedOne             chan struct{}  // capacity 1: a call has been served
+	held                  [heldShards]heldShard
+	undescribe            []func()      // see describeTo; of New and forgetHeld
+	stop                  chan struct{} // closed when the ticker is to end
+	servedOne             chan struct{} // capacity 1: a call has been served
 
 	globalSeq, globalID atomic.Uint64
 	epoch, nonce        atomic.Uint32
@@ -239,6 +241,12 @@ func New(cfg Config) (*Messenger, error) {
 		m.endpoints[t.Scheme] = ep
 		if ep.Arena() != cfg.Arena {
 			return nil, errors.Join(fmt.Errorf("%w: transport %s has another arena than Config.Arena", ErrInvalid, t.Scheme), m.Close())
+		}
+	}
+	m.describeTo(cfg.Arena)
+	for _, ep := range m.endpoints {
+		if a := ep.Sinks(); a != cfg.Arena {
+			m.describeTo(a)
 		}
 	}
 	m.ticked.Store(int64(time.Since(m.started)))

@@ -117,6 +117,7 @@ func (m *Messenger) Shutdown(ctx context.Context) error {
 	step("goroutines", m.wait(ctx))
 	step("handlers", m.ex.close(ctx))
 	m.unfinished = errors.Join(errs[before:]...)
+	m.forgetHeld()
 	return errors.Join(errs...)
 }
 

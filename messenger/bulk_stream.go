@@ -118,7 +118,7 @@ func (b *streamBulk) post(m *Message, p *pull) error {
 		m.Release()
 		return err
 	}
-	if err := c.queueOwn(m); err != nil {
+	if err := c.queueOwn(b.l, m); err != nil {
 		m.Release()
 		return err
 	}
@@ -344,7 +344,7 @@ func (b *streamBulk) servePull(m *Message) {
 		r.Front = append(r.Front, pulledOK)
 		r.Data = list
 	}
-	if b.l.owner.Load().queueOwn(r) != nil {
+	if b.l.owner.Load().queueOwn(b.l, r) != nil {
 		r.Release()
 	}
 }
@@ -388,7 +388,7 @@ func (b *streamBulk) servePush(m *Message) {
 		status = pulledStale
 	}
 	r.Front = append(r.Front, status)
-	if b.l.owner.Load().queueOwn(r) != nil {
+	if b.l.owner.Load().queueOwn(b.l, r) != nil {
 		r.Release()
 	}
 }

@@ -163,22 +163,19 @@ const (
 	typeRefused // the call with this tid will not be answered
 )
 
-// bound reports whether a message of our own makes sense on the present
-// transport only.
-func bound(t uint16) bool { return t >= typePull && t <= typePushed }
-
 // sendOwn queues a message of our own without front, if the peer knows it.
 func (c *Connection) sendOwn(t uint16, tid uint64) {
 	m := NewMessage(t)
 	m.TID = tid
-	if err := c.queueOwn(m); err != nil {
+	if err := c.queueOwn(nil, m); err != nil {
 		m.Release()
 	}
 }
 
 // queueOwn queues a message of our own: it takes m, does not block, and is not
-// bounded by the queue's limits.
-func (c *Connection) queueOwn(m *Message) error {
+// bounded by the queue's limits. What makes sense on one transport only, as each
+// numbers its pulls and pushes, names it: l, nil for none.
+func (c *Connection) queueOwn(l *link, m *Message) error {
 	if c.loop {
 		if m.Type == typeCancel {
 			c.cancelServing(m.TID)
@@ -192,11 +189,13 @@ func (c *Connection) queueOwn(m *Message) error {
 	case c.session.State == session.Closed,
 		c.link == nil && (m.Type != typeRefused || !c.lossless()): // a refusal goes with the session, as the call did
 		return c.closedErr()
+	case l != nil && c.link != l:
+		return errReplaced
 	case c.link != nil && c.link.own == 0:
 		return ErrNotSupported
 	}
 	m.Priority = PriorityHigh
-	c.queue.push(entry{kind: entryMessage, m: m, size: m.size(), bound: bound(m.Type), since: time.Now()})
+	c.queue.push(entry{kind: entryMessage, m: m, size: m.size(), bound: l != nil, since: time.Now()})
 	c.leaveStandby()
 	c.kick()
 	return nil

@@ -183,8 +183,10 @@ func TestWrongKindOfPeer(t *testing.T) {
 		c, err := client.ConnectTo(Mon, p.server.Addrs())
 		require.NoError(t, err)
 		err = c.Ready(soon(t))
-		require.ErrorIs(t, err, ErrProtocol)
+		require.ErrorIs(t, err, ErrWrongPeer)
+		require.NotErrorIs(t, err, ErrProtocol)
 		require.ErrorContains(t, err, "peer is osd, not mon")
+		require.EqualValues(t, 1, client.Stats().WrongPeers)
 		require.Same(t, c, receiveOne(t, reset, "HandleReset"))
 	})
 }

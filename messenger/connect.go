@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
@@ -91,13 +92,19 @@ func (m *Messenger) known(t EntityType, addrs AddrVec) *Connection {
 // isOwn reports whether one of addrs is ours. m.mu is held.
 func (m *Messenger) isOwn(addrs AddrVec) bool {
 	for _, a := range addrs {
-		for _, b := range m.bound {
-			if a.URL == b.URL && (a.Nonce == b.Nonce || a.Nonce == 0) {
-				return true
-			}
+		same := func(b EntityAddr) bool { return a.URL == b.URL && (a.Nonce == b.Nonce || a.Nonce == 0) }
+		if slices.ContainsFunc(m.bound, same) || slices.ContainsFunc(m.told, same) {
+			return true
 		}
 	}
 	return false
+}
+
+// toldOurs is our addresses as the peer knows them, nil before it does.
+func (c *Connection) toldOurs() msgr2.AddrVec {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ours
 }
 
 // usable is the addresses that can be dialed from here, the best first.
@@ -245,7 +252,7 @@ func (c *Connection) attemptFailed(l *link, err error) {
 // permanent reports whether trying again would fail the same way: what is there
 // does not want us, or is not what we want.
 func permanent(err error) bool {
-	return errors.Is(err, ErrFeatures) || errors.Is(err, ErrAuth) ||
+	return errors.Is(err, ErrFeatures) || errors.Is(err, ErrAuth) || errors.Is(err, errWrongType) ||
 		(errors.Is(err, ErrProtocol) && !errors.Is(err, msgr2.ErrChecksum))
 }
 

@@ -68,26 +68,26 @@ type Connection struct {
 	link       *link // not nil: open
 	attempt    *link // to the peer, not yet open
 	claim      *link // from the peer, being taken in
-	connecting bool  // connect runs
 	due        time.Time
 	parted     time.Time     // since when there is no transport; while there is one, of before
 	wanted     int           // calls that wait for the connection to be open
 	ready      chan struct{} // closed while open, and when closed
-	isReady    bool
-	gaveUp     bool // shutting down: nobody is at the peer's address
 	queue      sendQueue
 	sent       ring[entry] // lossless: sent, not acknowledged
 	replay     ring[entry] // to be sent again, before the queue
 	kept       int64       // bytes in sent and replay
-	draining   bool        // a goroutine runs drain
-	refuse     bool        // no new sends but replies: shutting down
-	mute       bool        // no new sends at all
-	down       bool        // marked down: nothing is dispatched any more
+	connecting bool        // connect runs
+	isReady    bool
+	gaveUp     bool // shutting down: nobody is at the peer's address
+	draining   bool // a goroutine runs drain
+	refuse     bool // no new sends but replies: shutting down
+	mute       bool // no new sends at all
+	down       bool // marked down: nothing is dispatched any more
+	ackQueued  bool // an ACK waits to be sent
+	ackArmed   bool // ackTimer runs
 	scratch    []byte
 	front      []byte
 	ackFrame   msgr2.Ack
-	ackQueued  bool              // an ACK waits to be sent
-	ackArmed   bool              // ackTimer runs
 	unacked    int               // messages received that the peer has not been told of
 	unackedB   int64             // their bytes
 	waiting    ring[*sendWaiter] // for room in the queue
@@ -98,10 +98,12 @@ type Connection struct {
 	peer       EntityName
 	verified   EntityName // as authentication has it
 	addrs      AddrVec
+	ours       msgr2.AddrVec // our addresses, as the peer has been told when the session began
 	features   uint64
 	ackedAt    time.Time // the stamp of the last keepalive that was answered
 	reconnects uint64
 	resets     uint64
+	givenUp    uint64 // see ConnStats.Undelivered
 	user       any
 }
 
@@ -140,6 +142,7 @@ func (c *Connection) open(l *link, r *hsResult) {
 	c.policy.Lossy = c.session.Policy.Lossy
 	if !r.resumed {
 		c.peer, c.verified, c.features, c.addrs = r.peer, r.verified, r.features, r.addrs
+		c.ours = l.hs.p.addrs
 	} else {
 		c.reconnects++
 		c.m.n.reconnects.Add(1)
@@ -457,14 +460,14 @@ func (c *Connection) Stats() ConnStats {
 		State: c.state(), QueuedMessages: c.queue.messages, QueuedBytes: c.queue.bytes,
 		UnackedMessages: c.sent.n + c.replay.n, UnackedBytes: c.kept,
 		Undispatched: c.strand.len(), OutSeq: c.session.OutSeq, InSeq: c.session.InSeq,
-		Reconnects: c.reconnects, RemoteResets: c.resets, LastKeepaliveAck: c.ackedAt,
+		Undelivered: c.givenUp, Reconnects: c.reconnects, RemoteResets: c.resets, LastKeepaliveAck: c.ackedAt,
 	}
 	if t := c.queue.oldest(); !t.IsZero() {
 		s.OldestQueued = time.Since(t)
 	}
 	if l := c.link; l != nil {
 		s.Transport = l.scheme
-		s.LastReceived = time.Unix(0, l.lastReceived.Load())
+		s.LastReceived = c.m.at(l.lastReceived.Load())
 		if t := l.transport(); t != nil {
 			s.Grants = t.grants()
 		}

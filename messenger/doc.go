@@ -21,6 +21,12 @@
 // referenced, payload included, until the peer has acknowledged it
 // (ConnStats.UnackedBytes).
 //
+// Send returns when a message is queued: nobody is called when it is given up
+// later. HandleReset and HandleRemoteReset say that some may have been, and
+// ConnStats.Undelivered how many of those that were known not to have arrived.
+// Who has to know of each uses Call, or numbers its messages and asks the peer,
+// in the new session, which it has.
+//
 // # Security
 //
 // Config.Auth says how peers prove who they are: AuthNone (not at all), AuthTLS

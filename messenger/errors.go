@@ -27,9 +27,9 @@ var (
 	ErrForged = msgr2.ErrForged
 	// ErrFeatures: one side requires features that the other lacks.
 	ErrFeatures = errors.New("messenger: missing features")
-	// ErrWrongPeer: who is at the address is not whom the dialer means, but known
-	// by another address, or another incarnation (nonce). The text says who was
-	// asked for and who is there. (An entity of another type is ErrProtocol.)
+	// ErrWrongPeer: who is at the address is not whom the dialer means, but an
+	// entity of another type, or one known by another address, or another
+	// incarnation (nonce). The text says who was asked for and who is there.
 	ErrWrongPeer = errors.New("messenger: wrong peer")
 	// ErrDraining: the peer takes no new sessions and calls, see Messenger.Drain.
 	ErrDraining = errors.New("messenger: draining")
@@ -60,6 +60,10 @@ var (
 	// connection.
 	ErrHandlerPanic = errors.New("messenger: handler panicked")
 )
+
+// errWrongType: there is an entity of another type; it will not become the right
+// one.
+var errWrongType = fmt.Errorf("%w: of another type", ErrWrongPeer)
 
 // FaultError is why a connection, or an attempt to connect, ended that nobody
 // on this side ended on purpose. Err is the cause: an error of package conn,

@@ -331,7 +331,7 @@ func (h *handshake) clientFrame(f msgr2.Frame) ([][]byte, error) {
 		}
 		h.hello(f)
 		if h.p.expect != 0 && h.peerType != h.p.expect {
-			return nil, fmt.Errorf("%w: peer is %v, not %v", ErrProtocol, h.peerType, h.p.expect)
+			return nil, fmt.Errorf("%w: peer is %v, not %v", errWrongType, h.peerType, h.p.expect)
 		}
 		return h.tryAuth(nil)
 	default:

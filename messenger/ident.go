@@ -205,11 +205,13 @@ func (h *handshake) gid() int64 {
 }
 
 // wireAddrs are our addresses as far as the peer understands them.
-func (h *handshake) wireAddrs() msgr2.AddrVec {
+func (h *handshake) wireAddrs() msgr2.AddrVec { return h.understood(h.p.addrs) }
+
+func (h *handshake) understood(ours msgr2.AddrVec) msgr2.AddrVec {
 	if h.result.own != 0 {
-		return h.p.addrs
+		return ours
 	}
-	return slices.DeleteFunc(slices.Clone(h.p.addrs), func(a msgr2.Addr) bool { return a.Type > msgr2.AddrAny })
+	return slices.DeleteFunc(slices.Clone(ours), func(a msgr2.Addr) bool { return a.Type > msgr2.AddrAny })
 }
 
 // ownAddrs is wireAddrs, or, of who is not bound and nobody can connect to, the

@@ -82,16 +82,15 @@ type link struct {
 	// owner is the session that the link serves; of an incoming one it is set
 	// when the session has been found.
 	owner atomic.Pointer[Connection]
-	// lastReceived, and lastUsed by anything but keepalives, in Unix
-	// nanoseconds.
+	// lastReceived, and lastUsed by anything but keepalives, by Messenger.clock.
 	lastReceived, lastUsed atomic.Int64
 	// last: the link is about to end, see leaving.
 	last atomic.Bool
 	// holding: we do not read, because throttles or memory are out.
 	holding atomic.Bool
 
-	// sending is since when a frame waits for the peer to take it, in Unix
-	// nanoseconds; 0: none does.
+	// sending is since when a frame waits for the peer to take it, by
+	// Messenger.clock; 0: none does.
 	sending atomic.Int64
 
 	// The ticker's: when it sent the last keepalive, and how far data had come.
@@ -127,7 +126,7 @@ func (m *Messenger) newLink(scheme, remote string, incoming bool) *link {
 
 // touch notes that something came, and whether it was more than a keepalive.
 func (l *link) touch(use bool) {
-	now := time.Now().UnixNano()
+	now := l.m.clock()
 	l.lastReceived.Store(now)
 	if use {
 		l.lastUsed.Store(now)
@@ -221,6 +220,9 @@ func (l *link) params(c *Connection, seen, target msgr2.Addr) hsParams {
 	}
 	if c != nil {
 		p.expect = c.peerType
+		if ours := c.toldOurs(); len(ours) > 0 {
+			p.addrs = ours
+		}
 		p.policy = func(EntityType) Policy { return c.policyNow() }
 	} else {
 		p.globalID = m.globalID.Add(1)

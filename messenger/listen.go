@@ -74,10 +74,7 @@ func (m *Messenger) bind(ctx context.Context, addrs, avoid AddrVec) (err error) 
 	listeners = slices.DeleteFunc(listeners, func(ln net.Listener) bool { return slices.Contains(unwanted, ln) })
 	m.asked = append(m.asked, addrs...)
 	m.bound = append(m.bound, bound...)
-	m.wire = nil
-	for _, a := range m.bound {
-		m.wire = append(m.wire, a.toWire())
-	}
+	m.tell()
 	m.listeners = append(m.listeners, listeners...)
 	for _, ln := range listeners {
 		m.wg.Add(1)
@@ -99,7 +96,8 @@ func (m *Messenger) Rebind(ctx context.Context) error {
 		return errShutDown
 	}
 	listeners, asked, avoid := m.listeners, m.asked, m.bound
-	m.listeners, m.asked, m.bound, m.wire = nil, nil, nil, nil
+	m.listeners, m.asked, m.bound = nil, nil, nil
+	m.tell()
 	nonce := m.nonce.Load()
 	for m.nonce.Load() == nonce {
 		m.nonce.Store(uint32(random64()) | 1)

@@ -59,9 +59,11 @@ type Messenger struct {
 	policies    map[EntityType]Policy
 	fallback    *Policy
 	perType     map[EntityType]*typeThrottles
-	bound       AddrVec
-	asked       AddrVec // what Bind was called with
-	wire        msgr2.AddrVec
+	bound       AddrVec       // as the transports say
+	told        AddrVec       // bound, with what has been learned; replaced as a whole
+	wire        msgr2.AddrVec // told
+	learned     [2]netip.Addr // by us of IPv4 and IPv6, from those who see us; see learn
+	asked       AddrVec       // what Bind was called with
 	listeners   []net.Listener
 	links       map[*link]struct{}
 	halfOpen    halfOpen
@@ -86,7 +88,7 @@ type counters struct {
 	fast, unhandled, duplicates, panics, throttleWaits   atomic.Uint64
 	attempts, reconnects, replayed, remoteResets         atomic.Uint64
 	retries, retriesGlobal, racesLost, skipped           atomic.Uint64
-	dropped                                              atomic.Uint64
+	dropped, givenUp                                     atomic.Uint64
 	fallbacks                                            [fallbackReasons]atomic.Uint64
 	checksumErrors, secure, forgedRecords, authFailures  atomic.Uint64
 	refusedPerHost, handshakeTimeouts, badGrants         atomic.Uint64
@@ -326,11 +328,14 @@ func (m *Messenger) Endpoints() map[string]*conn.Endpoint { return maps.Clone(m.
 // here, without a transport. It is always open.
 func (m *Messenger) Loopback() *Connection { return m.loop }
 
-// Addrs is the addresses bound, with the ports and the nonce they got.
+// Addrs is the addresses bound, with the ports and the nonce they got. Where the
+// host is unspecified (0.0.0.0, ::) it is the one that peers which we have
+// connected to have seen us at, if there was any yet: as what they tell is used,
+// others must be able to reach us there. One on loopback gives way to any other.
 func (m *Messenger) Addrs() AddrVec {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Clone(m.bound)
+	return slices.Clone(m.told)
 }
 
 func (m *Messenger) wireAddrs() msgr2.AddrVec {
@@ -349,8 +354,12 @@ func (m *Messenger) isUs(target msgr2.Addr) bool {
 		return false
 	}
 	ap := target.AddrPort()
-	for _, a := range m.wireAddrs() {
-		ours := a.AddrPort()
+	m.mu.Lock()
+	bound := m.bound
+	m.mu.Unlock()
+	for _, a := range bound {
+		wire := a.toWire()
+		ours := wire.AddrPort()
 		if ours.Port() == ap.Port() && (ours.Addr() == ap.Addr() || ours.Addr().IsUnspecified()) {
 			return true
 		}
@@ -399,6 +408,7 @@ func (m *Messenger) opened(l *link, c *Connection, r *hsResult) {
 		m.halfOpen.give(l)
 		return
 	}
+	m.learn(l.hs.learned)
 	if _, live := m.connections[c]; !live || r.resumed {
 		return
 	}
@@ -451,7 +461,7 @@ func (m *Messenger) Stats() Stats {
 		StrandOverflows: m.ex.overflows.Load(),
 		Attempts:        n.attempts.Load(), Reconnects: n.reconnects.Load(), Replayed: n.replayed.Load(),
 		RemoteResets: n.remoteResets.Load(), Retries: n.retries.Load(), RetriesGlobal: n.retriesGlobal.Load(),
-		RacesLost: n.racesLost.Load(), Skipped: n.skipped.Load(), Dropped: n.dropped.Load(),
+		RacesLost: n.racesLost.Load(), Skipped: n.skipped.Load(), Dropped: n.dropped.Load(), Undelivered: n.givenUp.Load(),
 		FallbacksRefused: n.fallbacks[fallbackRefused].Load(), FallbacksTimeout: n.fallbacks[fallbackTimeout].Load(),
 		FallbacksOther: n.fallbacks[fallbackOther].Load(), FallbacksNoTransport: n.fallbacks[fallbackNoTransport].Load(),
 	}

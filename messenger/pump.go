@@ -98,7 +98,7 @@ func (c *Connection) tooLarge(l *link, flags uint8, typ uint16, tid uint64, err 
 		r := NewMessage(typePulled)
 		r.TID = tid
 		r.Front = append(r.Front, pulledTooLarge)
-		if c.queueOwn(r) != nil {
+		if c.queueOwn(l, r) != nil {
 			r.Release()
 		}
 	}
@@ -146,6 +146,7 @@ func (c *Connection) drain() {
 		}
 		if e.m != nil && !e.bound {
 			if err := c.fits(l, e.m); err != nil { // it was queued before the peer was known
+				c.giveUp(e.m)
 				c.mu.Unlock()
 				c.tooLarge(l, e.flags, e.m.Type, e.m.TID, err)
 				e.m.sent()
@@ -188,13 +189,18 @@ func (c *Connection) drain() {
 			c.tooLarge(l, e.flags, typ, tid, err)
 		}
 		if e.m != nil && !kept {
+			c.mu.Lock()
+			c.giveUp(e.m)
+			c.mu.Unlock()
 			e.m.sent()
 		}
 		if errors.Is(err, ErrTooLarge) {
 			c.mu.Lock()
 			var m *Message
 			if kept {
-				m = c.forgetSent(e.seq)
+				if m = c.forgetSent(e.seq); m != nil {
+					c.giveUp(m)
+				}
 			}
 			if c.waiting.n > 0 && c.room(0) {
 				c.wakeSender()

@@ -44,7 +44,7 @@ func (t *rdmaTransport) send(f outFrame) error {
 
 // post notes for how long the peer lets us wait, see link.stalled.
 func (t *rdmaTransport) post(m conn.Message) error {
-	t.l.sending.Store(time.Now().UnixNano())
+	t.l.sending.Store(t.l.m.clock())
 	defer t.l.sending.Store(0)
 	return connError(t.c.Send(t.ctx, m))
 }

@@ -207,7 +207,7 @@ func (c *Connection) refuseCall(tid uint64, r Reason, code uint32, text string) 
 	}
 	c.refusals.Add(1)
 	m.done = c.refusalFn
-	if err := c.queueOwn(m); err != nil {
+	if err := c.queueOwn(nil, m); err != nil {
 		m.Release() // the call has ended with its connection, or will
 	}
 }

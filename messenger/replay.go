@@ -110,9 +110,23 @@ func (c *Connection) acknowledged(l *link, seq uint64) {
 	c.releaseAcked(&batch, n)
 }
 
+// giveUp counts a message that will not be delivered, if it is a user's. c.mu is
+// held.
+func (c *Connection) giveUp(m *Message) {
+	if m.Type < ReservedTypes {
+		c.givenUp++
+		c.m.n.givenUp.Add(1)
+	}
+}
+
 // dropAll empties the queue and what is kept, and returns it for its release.
 // c.mu is held.
 func (c *Connection) dropAll() (dropped []*Message) {
+	defer func() {
+		for _, m := range dropped {
+			c.giveUp(m)
+		}
+	}()
 	for _, r := range [...]*ring[entry]{&c.sent, &c.replay} {
 		for r.n > 0 {
 			e, _ := r.pop()

@@ -123,6 +123,9 @@ func (l *link) answer(in session.Incoming, r *hsResult) (a session.Answer, t tak
 			return a, t, fmt.Errorf("%w: peer authenticated as %v and asks for the session of %v", ErrAuth, r.verified, ex.verified)
 		}
 		s = &ex.session
+		if ours := l.hs.understood(ex.ours); len(ours) > 0 { // the peer compares with what it knows
+			in.PeerFirst = raceAddr(r.wire).Compare(raceAddr(ours)) < 0
+		}
 	}
 	a = r.policy.rules().Answer(s, in)
 	if m.draining.Load() && (a.Verdict == session.AcceptNew || a.Verdict == session.ReplaceLossy) {

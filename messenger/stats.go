@@ -64,6 +64,8 @@ type Stats struct {
 	// Dropped counts queued messages that turned out to be too large for the
 	// transport.
 	Dropped uint64
+	// Undelivered is ConnStats.Undelivered of all connections, past ones included.
+	Undelivered uint64
 	// HandlerPanics counts panics of dispatchers, each of which ended its
 	// connection.
 	HandlerPanics uint64
@@ -97,6 +99,13 @@ type ConnStats struct {
 	// Undispatched is how many received messages wait for Dispatch.
 	Undispatched  int
 	OutSeq, InSeq uint64
+	// Undelivered counts messages that Send or Call had taken and that were given
+	// up: queued, or sent and not acknowledged, when the session was over
+	// (MarkDown, a fault of a lossy one) or was lost by the peer, or too large for
+	// the transport when it was there. A lossless session delivers all others. A
+	// lossy one forgets what it has handed to its transport: how much of that has
+	// arrived is not known.
+	Undelivered uint64
 	// LastReceived is when anything arrived; LastKeepaliveAck the time of the
 	// last keepalive that was answered, by our clock when it was sent.
 	LastReceived, LastKeepaliveAck time.Time

@@ -65,7 +65,7 @@ func (t *streamTransport) send(f outFrame) error {
 
 // put writes, and notes for how long the peer lets us wait, see link.stalled.
 func (t *streamTransport) put(head []byte, data *buffer.List) error {
-	t.l.sending.Store(time.Now().UnixNano())
+	t.l.sending.Store(t.l.m.clock())
 	defer t.l.sending.Store(0)
 	return t.s.Write(head, data)
 }

@@ -10,6 +10,13 @@ import (
 // tickInterval is how often deadlines of links are looked at, at most.
 const tickInterval = time.Second
 
+// clock is the time since the messenger was made, in nanoseconds and never 0: a
+// clock that nobody sets.
+func (m *Messenger) clock() int64 { return max(1, int64(time.Since(m.started))) }
+
+// at is the time that clock has said.
+func (m *Messenger) at(clock int64) time.Time { return m.started.Add(time.Duration(clock)) }
+
 // tick ends links whose peers do not keep their deadlines, and sends
 // keepalives. It is one goroutine per messenger, which ends with m.stop.
 func (m *Messenger) tick() {
@@ -50,7 +57,7 @@ func (m *Messenger) tick() {
 // only hold back may have said so.
 func (l *link) stalled(now time.Time) bool {
 	since, limit := l.sending.Load(), l.m.cfg.KeepaliveTimeout
-	return limit > 0 && since != 0 && l.holding.Load() && now.Sub(time.Unix(0, since)) > limit
+	return limit > 0 && since != 0 && l.holding.Load() && now.Sub(l.m.at(since)) > limit
 }
 
 // lookForProgress counts as signs of life what comes in within a long frame, and
@@ -78,7 +85,7 @@ func (l *link) tick(now time.Time) {
 	l.lookForProgress()
 	l.mu.Lock()
 	t := session.Times{
-		Made: l.since, Received: time.Unix(0, l.lastReceived.Load()), Used: time.Unix(0, l.lastUsed.Load()),
+		Made: l.since, Received: l.m.at(l.lastReceived.Load()), Used: l.m.at(l.lastUsed.Load()),
 		Asked: l.asked, Ready: l.isOpen, Holding: l.holding.Load(),
 	}
 	l.mu.Unlock()

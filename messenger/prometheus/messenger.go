@@ -82,6 +82,8 @@ var messengerTable = []metric[messenger.Stats]{
 		func(s *messenger.Stats) float64 { return float64(s.Skipped) }),
 	counter("argonaut_messenger_messages_dropped_total", "Queued messages that turned out to be too large for the peer or the transport.",
 		func(s *messenger.Stats) float64 { return float64(s.Dropped) }),
+	counter("argonaut_messenger_messages_undelivered_total", "Messages given up when their session was over or lost by the peer, or too large.",
+		func(s *messenger.Stats) float64 { return float64(s.Undelivered) }),
 	counter("argonaut_messenger_handler_panics_total", "Panics of dispatchers.",
 		func(s *messenger.Stats) float64 { return float64(s.HandlerPanics) }),
 	counter("argonaut_messenger_checksum_errors_total", "Frames with a wrong checksum.",

@@ -1,0 +1,184 @@
+package messenger
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
+	"github.com/argonaut-rdma/argonaut/test/env"
+)
+
+// Who is bound to no particular host learns where it is from whom it connects to,
+// and can be reached there; its sessions of before go on.
+func TestOwnAddressIsLearned(t *testing.T) {
+	env.UserSpace(t, "a device is bound to its own address")
+	carriers(t, func(t *testing.T, scheme string) {
+		b := newMessenger(t, Config{Name: EntityName{OSD, 1}})
+		b.SetPolicy(OSD, LosslessPeerReuse())
+		b.AddDispatcher(&handler{dispatch: echo})
+		require.NoError(t, b.Bind(soon(t), anyAddr(scheme)))
+		a := newMessenger(t, Config{Name: EntityName{OSD, 0}})
+		a.SetPolicy(OSD, LosslessPeerReuse())
+		a.AddDispatcher(&handler{dispatch: echo})
+		require.NoError(t, a.Bind(soon(t), AddrVec{{URL: scheme + "://0.0.0.0:0"}}))
+		before, err := netip.ParseAddrPort(a.Addrs()[0].HostPort())
+		require.NoError(t, err)
+		require.True(t, before.Addr().IsUnspecified(), "%v", before)
+		ab, err := a.ConnectTo(OSD, b.Addrs())
+		require.NoError(t, err)
+		call := func(c *Connection) {
+			t.Helper()
+			r, err := c.Call(soon(t), NewMessage(1))
+			require.NoError(t, err)
+			r.Release()
+		}
+		call(ab)
+		after, err := netip.ParseAddrPort(a.Addrs()[0].HostPort())
+		require.NoError(t, err)
+		require.True(t, after.Addr().IsLoopback(), "%v", after)
+		require.Equal(t, before.Port(), after.Port())
+		require.Equal(t, a.nonce.Load(), a.Addrs()[0].Nonce)
+
+		// By it others find it, and it itself.
+		c, err := newMessenger(t, Config{}).ConnectTo(OSD, a.Addrs())
+		require.NoError(t, err)
+		call(c)
+		self, err := a.ConnectTo(OSD, a.Addrs())
+		require.NoError(t, err)
+		require.Same(t, a.Loopback(), self)
+		// The peer of before has one session with it, by either side.
+		back, err := b.ConnectTo(OSD, a.Addrs())
+		require.NoError(t, err)
+		for range 3 {
+			ab.mu.Lock()
+			l := ab.link
+			ab.mu.Unlock()
+			l.fail("test", errInjected)
+			call(ab)
+			call(back)
+		}
+		require.NotZero(t, ab.Stats().Reconnects)
+		require.Zero(t, a.Stats().RemoteResets+b.Stats().RemoteResets)
+		require.Equal(t, 1, b.Stats().Open)
+	})
+}
+
+// What is learned last counts where loopback was learned before; names and hosts
+// that were given are left alone.
+func TestWhatIsLearned(t *testing.T) {
+	m := newMessenger(t, Config{})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.bound = AddrVec{{URL: "tcp://0.0.0.0:1", Nonce: 5}, {URL: "tcp://[::]:2"}, {URL: "tcp://192.0.2.1:3"}, {URL: "iwarp://node:4"}}
+	m.tell()
+	seen := func(ip string) {
+		m.learn(msgr2.AddrFrom(msgr2.AddrMsgr2, netip.AddrPortFrom(netip.MustParseAddr(ip), 999), 0))
+	}
+	for _, step := range []struct{ seen, any4, any6 string }{
+		{"0.0.0.0", "0.0.0.0", "[::]"},
+		{"224.0.0.1", "0.0.0.0", "[::]"},
+		{"127.0.0.1", "127.0.0.1", "127.0.0.1"},
+		{"192.0.2.7", "192.0.2.7", "192.0.2.7"},
+		{"192.0.2.8", "192.0.2.7", "192.0.2.7"},
+		{"127.0.0.1", "192.0.2.7", "192.0.2.7"},
+		{"2001:db8::1", "192.0.2.7", "[2001:db8::1]"},
+	} {
+		seen(step.seen)
+		require.Equal(t, AddrVec{{URL: "tcp://" + step.any4 + ":1", Nonce: 5}, {URL: "tcp://" + step.any6 + ":2"},
+			{URL: "tcp://192.0.2.1:3"}, {URL: "iwarp://node:4"}}, m.told, step.seen)
+		require.Len(t, m.wire, 4)
+		require.True(t, m.isOwn(AddrVec{{URL: "tcp://" + step.any4 + ":1"}}))
+	}
+	m.bound = nil
+	m.tell()
+}
+
+// Deadlines are measured by a clock that nobody sets.
+func TestDeadlinesAreMonotonic(t *testing.T) {
+	carriers(t, func(t *testing.T, scheme string) {
+		p := newPair(t, scheme, Config{}, Config{}, nil, nil)
+		last := p.c.Stats().LastReceived
+		require.WithinDuration(t, time.Now(), last, patience)
+		require.NotEqual(t, last.Round(0), last, "it has a monotonic reading")
+		require.NotEqual(t, p.c.parted.Round(0), p.c.parted)
+		p.c.mu.Lock()
+		l := p.c.link
+		p.c.mu.Unlock()
+		require.NotEqual(t, l.since.Round(0), l.since)
+	})
+}
+
+// The answer to a pull or a push that came on an earlier transport is not one on
+// the present: each numbers its own.
+func TestAnswersStayOnTheirTransport(t *testing.T) {
+	carriers(t, func(t *testing.T, scheme string) {
+		accepted := make(chan *Connection, 2)
+		p := newPairOf(t, scheme, StatefulServer(), LosslessClient(), &handler{dispatch: echo, accept: func(c *Connection) { accepted <- c }})
+		call := func() {
+			r, err := p.c.Call(soon(t), NewMessage(1))
+			require.NoError(t, err)
+			r.Release()
+		}
+		call()
+		sc := receiveOne(t, accepted, "connection")
+		sc.mu.Lock()
+		old := sc.link
+		sc.mu.Unlock()
+		b := &streamBulk{}
+		b.init(old, false, 1<<20)
+		old.own |= featurePushed // it is the old one's, whose reader may be late
+		old.fail("test", errInjected)
+		receiveOne(t, accepted, "connection again")
+		call()
+		for name, late := range map[string]func(*Message){"pull": b.servePull, "push": b.servePush} {
+			sent := sc.Stats().OutSeq
+			m := NewMessage(typePull)
+			m.TID = 1
+			m.Front = AppendGrants(m.Front, []Grant{{Len: 10}})
+			late(m)
+			require.Zero(t, b.serving, "%s: it is given up at once", name)
+			call()
+			require.Equal(t, sent+1, sc.Stats().OutSeq, name)
+		}
+		require.Error(t, b.post(NewMessage(typePull), nil))
+	})
+}
+
+// What Send has taken and nobody will get is counted.
+func TestUndeliveredIsCounted(t *testing.T) {
+	carriers(t, func(t *testing.T, scheme string) {
+		block := make(chan struct{})
+		defer close(block)
+		h := &handler{fast: func(m *Message) bool { m.Release(); <-block; return true }}
+		p := newPairOf(t, scheme, StatefulServer(), LosslessClient(), h)
+		require.NoError(t, p.c.Send(soon(t), NewMessage(1)))
+		require.Eventually(t, func() bool { return p.server.Stats().MessagesReceived == 1 }, patience, time.Millisecond)
+		for range 5 { // the reader stands: these are not acknowledged
+			require.NoError(t, p.c.Send(soon(t), NewMessage(1)))
+		}
+		require.Zero(t, p.c.Stats().Undelivered)
+		waiting := p.c.Stats()
+		require.GreaterOrEqual(t, waiting.QueuedMessages+waiting.UnackedMessages, 5)
+		p.c.MarkDown()
+		require.GreaterOrEqual(t, p.c.Stats().Undelivered, uint64(5))
+		require.LessOrEqual(t, p.c.Stats().Undelivered, uint64(6))
+		require.Equal(t, p.c.Stats().Undelivered, p.client.Stats().Undelivered)
+	})
+	t.Run("lossy", func(t *testing.T) { // what is queued when it ends; what is on its way nobody knows
+		m := newMessenger(t, Config{})
+		gone := newMessenger(t, Config{Name: EntityName{OSD, 0}})
+		require.NoError(t, gone.Bind(soon(t), anyAddr(SchemeTCP)))
+		addrs := gone.Addrs()
+		require.NoError(t, gone.Close())
+		c, err := m.ConnectTo(OSD, addrs)
+		require.NoError(t, err)
+		for range 3 {
+			require.NoError(t, c.Send(soon(t), NewMessage(1)))
+		}
+		c.MarkDown()
+		require.EqualValues(t, 3, c.Stats().Undelivered)
+	})
+}

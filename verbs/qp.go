@@ -347,6 +347,9 @@ func (q *QP) settleLocked(wc *WC, kind int, low uint64) (keep bool, win windowOp
 	e := r.buf[seq&r.mask]
 	if wc.Status != StatusSuccess {
 		q.setKnownError()
+		if wc.Status == StatusLocQPOpErr && kind == kindSend && q.dev.caps.UnsentIsLocQPOp {
+			wc.Status = StatusGeneralErr
+		}
 	}
 	if kind == kindSend || wc.Status != StatusSuccess {
 		wc.Opcode = e.op // devices do not tell a SEND from one with immediate data or invalidation

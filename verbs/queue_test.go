@@ -120,6 +120,25 @@ func TestOrphansTellWhatNoCompletionTold(t *testing.T) {
 	require.EqualValues(t, 5, s.Orphans)
 }
 
+// A device that says "local QP operation error" of what it could not send must
+// not look as if the request were malformed; of a receive, that is what it means.
+func TestUnsentIsNoLocalFault(t *testing.T) {
+	for _, unsent := range []bool{false, true} {
+		r := newRig(t, func(c *driver.Caps) { c.UnsentIsLocQPOp = unsent }, verbs.Config{}, verbs.QPConfig{MaxRecvWR: 4})
+		_, err := r.qp.PostSend([]verbs.SendWR{{WRID: 1}})
+		require.NoError(t, err)
+		_, err = r.qp.PostRecv([]verbs.RecvWR{{WRID: 2}})
+		require.NoError(t, err)
+		r.lq.send().add(driver.WC{WRID: r.lq.sq[0].WRID, Status: driver.StatusLocQPOpErr, QPN: r.lq.qpn})
+		r.lq.receive(driver.WC{Status: driver.StatusLocQPOpErr})
+		wcs := r.poll()
+		require.Len(t, wcs, 2)
+		want := map[bool]verbs.WCStatus{false: verbs.StatusLocQPOpErr, true: verbs.StatusGeneralErr}[unsent]
+		require.Equal(t, want, wcs[0].Status)
+		require.Equal(t, verbs.StatusLocQPOpErr, wcs[1].Status)
+	}
+}
+
 // Completions of a QP that was destroyed stay in some devices' CQs, and come
 // when its place in the table has a new owner.
 func TestLateAndStaleCompletions(t *testing.T) {

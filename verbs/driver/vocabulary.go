@@ -56,7 +56,7 @@ const (
 	StatusInvEECStateErr          // (RD only)
 	StatusFatalErr                // fatal error of the device
 	StatusRespTimeoutErr          // response timeout
-	StatusGeneralErr              // general error; siw: it could not be sent, mostly because the connection is gone
+	StatusGeneralErr              // general error; rxe, siw: it could not be sent, for want of a route, or because the connection is gone
 
 	statusCount
 )

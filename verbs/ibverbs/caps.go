@@ -86,6 +86,7 @@ func (d *device) queryCaps() error {
 		RemoteReadChecked:        !siw,
 		RemoteViolationOnWR:      !iwarp,
 		FlushCompletes:           !siw, // it forgets a READ whose response is cut off
+		UnsentIsLocQPOp:          rxe || siw,
 		ErrPostCompletesSQ:       !iwarp,
 		ErrPostCompletesRQ:       !iwarp && !rxe,
 	}

@@ -71,11 +71,6 @@ func (q *cq) Poll(wcs []driver.WC) (int, error) {
 		}
 		for i := range batch[:got] {
 			convert(&wcs[n+i], &batch[i], q.dev.wcInv)
-			if wcs[n+i].Status == driver.StatusLocQPOpErr && q.dev.siw() {
-				// siw says so of whatever it could not send, a connection that the
-				// peer has reset above all.
-				wcs[n+i].Status = driver.StatusGeneralErr
-			}
 		}
 		n += got
 		if got < len(batch) {

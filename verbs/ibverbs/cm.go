@@ -26,6 +26,10 @@ const (
 	defaultRetryCnt   = 6
 	defaultRNRRetry   = 6 // 7 would be for ever
 	defaultAckTimeout = 67 * time.Millisecond
+	// rxeAckTimeout is rxe's, which answers when it gets the processor: what it
+	// takes for lost it repeats, and a repeated READ or atomic may leave a fenced
+	// request waiting for ever. A dead peer is noticed within 4 s.
+	rxeAckTimeout = 500 * time.Millisecond
 	// minRNRTimer is the code of 10.24 ms that a peer waits after we had no
 	// receive for it. The connection manager would leave it at 0, which means
 	// 655 ms.
@@ -277,12 +281,16 @@ func (q *qp) connParam(p driver.ConnParam) (*cverbs.ConnParam, error) {
 }
 
 // ackTimeoutCode is the exponent n of the timeout 4.096 us * 2^n that is at
-// least d.
-func ackTimeoutCode(d time.Duration) int {
-	if d == 0 {
-		d = defaultAckTimeout
+// least t; 0 is the default.
+func (d *device) ackTimeoutCode(t time.Duration) int {
+	switch {
+	case t != 0:
+	case d.rxe():
+		t = rxeAckTimeout
+	default:
+		t = defaultAckTimeout
 	}
-	code := math.Ceil(math.Log2(float64(d) / 4096))
+	code := math.Ceil(math.Log2(float64(t) / 4096))
 	return int(min(max(code, 1), 31))
 }
 
@@ -352,7 +360,7 @@ func (q *qp) toRTS(id *cmID, cp *cverbs.ConnParam, ackTimeout time.Duration, rdA
 				attr.SetMaxDestRdAtomic(cp.ResponderResources)
 			}
 		case driver.QPStateRTS:
-			attr.SetRetry(ackTimeoutCode(ackTimeout), cp.RetryCount, cp.RNRRetryCount)
+			attr.SetRetry(q.dev.ackTimeoutCode(ackTimeout), cp.RetryCount, cp.RNRRetryCount)
 			if rdAtomic {
 				attr.SetMaxRdAtomic(cp.InitiatorDepth)
 			}

@@ -1,6 +1,8 @@
 package verbstest
 
 import (
+	"time"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/argonaut-rdma/argonaut/verbs"
@@ -10,6 +12,7 @@ import (
 var srqTests = []subtest{
 	{"SRQ", srqShared},
 	{"SRQOutlivesQP", srqOutlivesQP},
+	{"SRQCutMessages", srqCutMessages},
 	{"SRQLimitEvent", srqLimitEvent},
 	{"SRQFullAndBusy", srqFullAndBusy},
 }
@@ -139,6 +142,60 @@ func srqOutlivesQP(e *env) {
 	orphans, err = b.srq.Close()
 	require.NoError(e, err)
 	require.Empty(e, orphans)
+}
+
+// srqCutMessages has senders end in the middle of a message: the entry that the
+// receiver had taken for it comes back, and others receive with it.
+func srqCutMessages(e *env) {
+	const depth, size = 2, 4 << 20
+	cuts := e.short(24)
+	pairs := e.senders(cuts+1, depth)
+	b := pairs[0].b
+	inbox := b.mem(size, accLocal) // of all entries
+	free := []uint64{0, 1}
+	cut := 0
+	for i, p := range pairs[:cuts] {
+		for _, id := range free {
+			b.postRecv(verbs.RecvWR{WRID: id, SGEs: []verbs.SGE{inbox.sge(0, size)}})
+		}
+		free = free[:0]
+		src := p.a.mem(size, 0)
+		p.a.post(signaled(1, driver.OpSend, src.sge(0, size)))
+		for wait, begin := time.Duration(i%8)*200*time.Microsecond, time.Now(); time.Since(begin) < wait; {
+			e.yield()
+		}
+		_, err := p.a.qp.Close()
+		require.NoError(e, err)
+		p.b.gone()
+		orphans, err := p.b.qp.Close()
+		require.NoError(e, err)
+		for _, o := range orphans {
+			free = append(free, o.WRID)
+		}
+		for {
+			wc, ok, err := b.rq.poll()
+			require.NoError(e, err)
+			if !ok {
+				break
+			}
+			free = append(free, wc.WRID)
+			if wc.Status != driver.StatusSuccess {
+				cut++
+			}
+		}
+		cut += len(orphans)
+		e.Logf("%d: %v come back, %d orphans", i, free, len(orphans))
+	}
+	e.Logf("%d of %d messages had taken an entry when they were cut", cut, cuts)
+	for _, id := range free {
+		b.postRecv(verbs.RecvWR{WRID: id})
+	}
+	p := pairs[cuts]
+	for i := range uint64(depth) {
+		p.a.post(signaled(i, driver.OpSend))
+		p.a.sq.good(i, driver.OpSend)
+		require.Equal(e, driver.StatusSuccess, b.rq.next().Status)
+	}
 }
 
 func srqLimitEvent(e *env) {

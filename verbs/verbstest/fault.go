@@ -2,6 +2,7 @@ package verbstest
 
 import (
 	"fmt"
+	"os"
 	"strconv"
 	"sync"
 	"testing"
@@ -187,10 +188,19 @@ func FailKth(k int, err error, count func(Op) bool) *Script {
 // FailKth), for k = 0, 1, 2 ..., each in a subtest, until a run in which nothing
 // failed. run opens its devices over NewFaulty with that Script, does its work,
 // closes what it made whatever happened, and checks; it is told whether the
-// fault was met by s.Fired.
+// fault was met by s.Fired. Where the environment has ARGONAUT_FAULT_STRIDE=n,
+// only every n-th k is tried: under emulation each run takes seconds.
 func FailEach(t *testing.T, err error, count func(Op) bool, run func(t *testing.T, s *Script)) {
 	const most = 10_000 // calls: run does not end by itself
-	for k := range most {
+	stride := 1
+	if v := os.Getenv("ARGONAUT_FAULT_STRIDE"); v != "" {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 1 {
+			t.Fatalf("ARGONAUT_FAULT_STRIDE=%q: not a number above 0", v)
+		}
+		stride = n
+	}
+	for k := 0; k < most; k += stride {
 		s := FailKth(k, err, count)
 		t.Run(strconv.Itoa(k), func(t *testing.T) { run(t, s) })
 		if t.Failed() {

@@ -115,3 +115,29 @@ func check(err error) {
 		log.Fatal(err)
 	}
 }
+
+// Two ends of InfiniBand or RoCE devices connect without a connection manager:
+// they tell each other what their queue pairs are by whatever way they have, here
+// a pair of functions.
+func ExampleQP_Modify() {
+	connect := func(qp *verbs.QP, tell func(verbs.QPEndpoint) error, hear func() (verbs.QPEndpoint, error)) error {
+		own, err := qp.Endpoint()
+		if err != nil {
+			return err // verbs.ErrNotSupported on iWARP
+		}
+		if err := tell(own); err != nil {
+			return err
+		}
+		peer, err := hear()
+		if err != nil {
+			return err
+		}
+		if err := qp.Modify(verbs.ModifyAttr{State: verbs.QPStateRTR, Remote: peer}); err != nil {
+			return err
+		}
+		// Receives had been posted before. Whoever sends first waits until the
+		// peer has said that it has come to here, too.
+		return qp.Modify(verbs.ModifyAttr{State: verbs.QPStateRTS})
+	}
+	_ = connect
+}

@@ -285,6 +285,18 @@ func (q *loopQP) Connect(context.Context, string, driver.ConnParam) (driver.Conn
 	q.state = driver.QPStateRTS
 	return driver.ConnParam{}, nil
 }
+
+func (q *loopQP) Endpoint() (driver.QPEndpoint, error) {
+	return driver.QPEndpoint{QPN: q.qpn, PSN: 1, LID: 1, MTU: 1024}, nil
+}
+
+func (q *loopQP) Modify(a driver.ModifyAttr) error {
+	q.l.mu.Lock()
+	defer q.l.mu.Unlock()
+	q.state = a.State
+	return nil
+}
+
 func (q *loopQP) LocalAddr() string  { return "loop:1" }
 func (q *loopQP) RemoteAddr() string { return "loop:2" }
 func (q *loopQP) Features() driver.Features {

@@ -79,6 +79,7 @@ type QP struct {
 	destroying bool
 	cancelConn context.CancelFunc // of a Connect or Accept under way
 	connDone   chan struct{}
+	noManager  bool // connected by Modify
 
 	mu        sync.Mutex // the ledger
 	sq, rq    ring

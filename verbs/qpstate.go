@@ -103,7 +103,8 @@ func (q *QP) SetError() error {
 // ibverbs only what has completed is sure to be: wait for completions first),
 // then the peer is told. It does not block; Disconnected says when it is over.
 // New sends are refused with ErrQPState. On a connection that is gone it does nothing; on
-// a QP that was never connected it returns ErrQPState.
+// a QP that was never connected it returns ErrQPState, on one connected by Modify
+// ErrNotSupported.
 func (q *QP) Disconnect() error {
 	const op = "disconnect"
 	switch s := q.State(); s {
@@ -118,6 +119,9 @@ func (q *QP) Disconnect() error {
 	defer q.ctl.Unlock()
 	if q.destroying {
 		return nil
+	}
+	if q.noManager {
+		return q.dev.opError(op, q.qpn, fmt.Errorf("%w: the queue pair was connected by Modify: use SetError", ErrNotSupported))
 	}
 	if err := q.drv.Disconnect(); err != nil {
 		return q.dev.opError(op, q.qpn, err)

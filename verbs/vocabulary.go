@@ -15,6 +15,9 @@ type (
 	EventType = driver.EventType
 	Features  = driver.Features
 	Transport = driver.Transport
+
+	QPEndpoint = driver.QPEndpoint
+	ModifyAttr = driver.ModifyAttr
 )
 
 // Operations; see package driver.

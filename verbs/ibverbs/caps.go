@@ -78,6 +78,7 @@ func (d *device) queryCaps() error {
 		Solicited: !siw, // it takes no receive for solicited
 		LastWQE:   !iwarp && !rxe,
 		RNRRetry:  !iwarp,
+		OutOfBand: !iwarp,
 		Pins:      true,
 
 		DeregBarrier:             !siw,

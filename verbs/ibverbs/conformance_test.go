@@ -29,7 +29,7 @@ var (
 		"rxe0": append([]string{ // its windows do not confine
 			"WindowEndUnderWrites", "WindowEndUnderReads",
 			"WindowBeforeStart", "WindowAcrossStart", "WindowAcrossEnd", "WindowPastEnd", "WindowReadAcrossEnd",
-			"WindowReadPastEnd", "WindowWriteWithoutRight", "WindowReadWithoutRight",
+			"WindowReadPastEnd", "WindowWriteWithoutRight", "WindowReadWithoutRight", "OutOfBandNotOffered",
 		}, skipsOfAll...),
 		"siw0": append([]string{
 			"ReadManySGEs", "ReceiverNotReadyForEver", "SolicitedEvents", "ReadWithoutRight", "ReadLocalKey",
@@ -38,7 +38,8 @@ var (
 			"WindowHoldsRegionAndQP", "WindowEndUnderWrites", "WindowEndUnderReads", "WindowOfOtherQP",
 			"WindowInvalidatedByPeer", "WindowManyTimes", "WindowRefusals", "WindowBeforeStart", "WindowAcrossStart",
 			"WindowAcrossEnd", "WindowPastEnd", "WindowReadAcrossEnd", "WindowReadPastEnd", "WindowWriteWithoutRight",
-			"WindowReadWithoutRight",
+			"WindowReadWithoutRight", "OutOfBand", "OutOfBandManyTimes", "OutOfBandRefusals",
+			"OutOfBandWrongState", "OutOfBandPeerGone",
 		}, skipsOfAll...),
 	}
 )

@@ -30,6 +30,7 @@ type device struct {
 	// wcInv are the flags of a completion that say that a key was invalidated.
 	wcInv uint32
 	src   cverbs.SockAddr // Config.Addr; invalid: none
+	gid   int             // Config.GIDIndex
 	log   *slog.Logger
 
 	cm      cverbs.EventChannel
@@ -38,11 +39,12 @@ type device struct {
 	loops   sync.WaitGroup
 	events  eventQueue
 
-	mu   sync.Mutex
-	qps  map[cverbs.QP]*qp
-	cqs  map[cverbs.CQ]*cq
-	srqs map[cverbs.SRQ]*srq
-	ids  map[cverbs.ID]*cmID
+	mu    sync.Mutex
+	found localGID // that QPs connected out of band speak from
+	qps   map[cverbs.QP]*qp
+	cqs   map[cverbs.CQ]*cq
+	srqs  map[cverbs.SRQ]*srq
+	ids   map[cverbs.ID]*cmID
 }
 
 // Open opens a device. Close of the *verbs.Device ends everything that it
@@ -71,8 +73,12 @@ func OpenDriver(cfg Config) (driver.Device, error) {
 }
 
 func open(cfg Config) (_ *device, err error) {
+	if cfg.Port < 0 || cfg.GIDIndex < 0 {
+		return nil, fmt.Errorf("ibverbs: port %d, GID index %d: %w", cfg.Port, cfg.GIDIndex, driver.ErrInvalid)
+	}
 	d := &device{
 		log:  cfg.Core.Logger,
+		gid:  cfg.GIDIndex,
 		qps:  make(map[cverbs.QP]*qp),
 		cqs:  make(map[cverbs.CQ]*cq),
 		srqs: make(map[cverbs.SRQ]*srq),
@@ -110,6 +116,9 @@ func open(cfg Config) (_ *device, err error) {
 				driver.ErrInvalid)
 		}
 		name = owner
+	}
+	if cfg.Port != 0 {
+		d.port = cfg.Port
 	}
 	if err := d.openContext(name); err != nil {
 		return nil, err

@@ -16,6 +16,11 @@
 // in seconds; on iWARP the device does. Device, port, GID and addresses follow
 // from the IP addresses, as the kernel's connection manager resolves them.
 //
+// On RoCE and InfiniBand queue pairs can be connected without it, too, by
+// attributes that the two sides exchange themselves: verbs.QP.Endpoint and
+// Modify. The entry of the GID table is then chosen from Config.Addr, or is
+// Config.GIDIndex.
+//
 // # Goroutines and descriptors
 //
 // An open device has two goroutines, which end with Close: one reads the

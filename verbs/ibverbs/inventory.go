@@ -44,6 +44,32 @@ type GIDInfo struct {
 // then the list is empty. It is read anew at each call, from sysfs(5).
 func Devices() ([]DeviceInfo, error) { return devices() }
 
+// GID returns the entry that a queue pair connected out of band uses: the first,
+// on InfiniBand; on RoCE one with addr, if that is valid, RoCE v2 before v1 and a
+// routable address before a link-local one. false: there is none.
+func (p *PortInfo) GID(addr netip.Addr) (GIDInfo, bool) {
+	addr = addr.Unmap().WithZone("")
+	best, rank := GIDInfo{}, -1
+	for _, g := range p.GIDs {
+		r := 0
+		if p.LinkLayer != linkInfiniBand {
+			if addr.IsValid() && g.Addr.Unmap() != addr {
+				continue
+			}
+			if g.Type == roceV2 {
+				r += 2
+			}
+			if !g.Addr.Unmap().IsLinkLocalUnicast() {
+				r++
+			}
+		}
+		if r > rank {
+			best, rank = g, r
+		}
+	}
+	return best, rank >= 0
+}
+
 // Match is what connections from one IP address use.
 type Match struct {
 	Device string
@@ -54,8 +80,8 @@ type Match struct {
 }
 
 const (
-	roceV1 = "IB/RoCE v1"
-	roceV2 = "RoCE v2"
+	roceV2         = "RoCE v2"
+	linkInfiniBand = "InfiniBand"
 )
 
 // Find returns the device of devs that serves connections from addr, an address
@@ -130,7 +156,7 @@ func (p *PortInfo) serves(d *DeviceInfo, addr netip.Addr, netdev string, hw net.
 		if owns {
 			return anyGID, fmt.Sprintf("iWARP, port %d belongs to %s", p.Num, netdev)
 		}
-	case p.LinkLayer == "InfiniBand":
+	case p.LinkLayer == linkInfiniBand:
 		// An IPoIB interface's address ends with the port's GID.
 		for _, g := range p.GIDs {
 			raw := g.Addr.As16()

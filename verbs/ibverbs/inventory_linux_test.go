@@ -108,3 +108,34 @@ func TestFind(t *testing.T) {
 	_, err = Find(nil, netip.MustParseAddr("127.0.0.1"))
 	require.ErrorContains(t, err, "no RDMA device belongs to")
 }
+
+func TestGIDOutOfBand(t *testing.T) {
+	devs, err := devicesOf(sysfs())
+	require.NoError(t, err)
+	port := map[string]*PortInfo{}
+	for i := range devs {
+		port[devs[i].Name] = &devs[i].Ports[0]
+	}
+	for _, c := range []struct {
+		dev, addr string
+		want      int
+	}{
+		{"mlx5_0", "", 10}, // RoCE v2, routable
+		{"mlx5_0", "192.0.2.1", 10},
+		{"mlx5_0", "2001:db8::1", 11},
+		{"mlx5_0", "fe80::1e34:daff:fe00:1%eth0", 1},
+		{"mlx5_0", "192.0.2.2", -1},
+		{"mlx4_0", "192.0.2.9", 0}, // InfiniBand: the GID is no IP address
+		{"rxe0", "", 0},
+	} {
+		var addr netip.Addr
+		if c.addr != "" {
+			addr = netip.MustParseAddr(c.addr)
+		}
+		g, ok := port[c.dev].GID(addr)
+		require.Equal(t, c.want >= 0, ok, c)
+		if ok {
+			require.Equal(t, c.want, g.Index, c)
+		}
+	}
+}

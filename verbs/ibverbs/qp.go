@@ -5,17 +5,21 @@ package ibverbs
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 
 	"github.com/argonaut-rdma/argonaut/verbs/driver"
 	"github.com/argonaut-rdma/argonaut/verbs/ibverbs/internal/cverbs"
 )
 
+const psnMask = 1<<24 - 1
+
 // qp is a reliable connected queue pair.
 type qp struct {
 	dev    *device
 	c      cverbs.QP
 	qpn    uint32
+	psn    uint32 // that Modify makes the first one of what we send
 	hasSRQ bool
 
 	// connMu guards the connection. It is held over modifications of the QP, so
@@ -36,7 +40,10 @@ type qp struct {
 	scratch  recvScratch
 }
 
-var _ driver.QP = (*qp)(nil)
+var (
+	_ driver.QP        = (*qp)(nil)
+	_ driver.OutOfBand = (*qp)(nil)
+)
 
 // CreateQP makes a queue pair in INIT.
 func (p *pd) CreateQP(a driver.QPAttr) (driver.QP, error) {
@@ -64,7 +71,7 @@ func (p *pd) CreateQP(a driver.QPAttr) (driver.QP, error) {
 	if err != nil {
 		return nil, createErr("ibv_create_qp", err)
 	}
-	q := &qp{dev: d, c: c, qpn: c.QPN(), hasSRQ: a.SRQ != nil, state: driver.QPStateInit}
+	q := &qp{dev: d, c: c, qpn: c.QPN(), psn: rand.Uint32() & psnMask, hasSRQ: a.SRQ != nil, state: driver.QPStateInit}
 	q.scratch.padEmpty = d.siw()
 	var attr cverbs.QPAttr
 	attr.SetState(int(driver.QPStateInit))

@@ -15,7 +15,9 @@ import (
 )
 
 // What no iWARP device has.
-var skipsOfAll = []string{"ReadManySGEs", "ReceiverNotReadyForEver"}
+var skipsOfAll = []string{
+	"ReadManySGEs", "ReceiverNotReadyForEver", "OutOfBand", "OutOfBandManyTimes", "OutOfBandRefusals", "OutOfBandWrongState", "OutOfBandPeerGone",
+}
 
 // What RFC 7306 adds is there between two of our own only.
 var skipsOfStrict = append([]string{

@@ -37,6 +37,8 @@ const (
 	CallPostSend
 	CallPostRecv
 	CallConnect
+	CallEndpoint
+	CallModify
 	CallSetState
 	CallState
 	CallDisconnect
@@ -55,7 +57,7 @@ const (
 var opNames = [opCount]string{
 	"AllocPD", "CreateCompChannel", "CreateCQ", "Listen", "NextEvent", "CloseDevice", "RegMR", "RegScoped", "AllocMW", "CreateSRQ",
 	"CreateQP", "DeallocPD", "Deregister", "DeallocMW", "Poll", "ReqNotify", "DestroyCQ", "Wait", "CloseCompChannel", "PostSend",
-	"PostRecv", "Connect", "SetState", "State", "Disconnect", "DestroyQP", "PostSRQRecv", "SetLimit", "DestroySRQ", "AcceptRequest",
+	"PostRecv", "Connect", "Endpoint", "Modify", "SetState", "State", "Disconnect", "DestroyQP", "PostSRQRecv", "SetLimit", "DestroySRQ", "AcceptRequest",
 	"CloseListener", "Accept", "Reject",
 }
 

@@ -183,6 +183,29 @@ func (q *faultyQP) Connect(ctx context.Context, addr string, p driver.ConnParam)
 	return q.QP.Connect(ctx, addr, p)
 }
 
+// Endpoint is there whether the wrapped QP has it or not: Caps say so.
+func (q *faultyQP) Endpoint() (driver.QPEndpoint, error) {
+	m, ok := q.QP.(driver.OutOfBand)
+	if !ok {
+		return driver.QPEndpoint{}, driver.ErrNotSupported
+	}
+	if err := q.f.s.enter(CallEndpoint); err != nil {
+		return driver.QPEndpoint{}, err
+	}
+	return m.Endpoint()
+}
+
+func (q *faultyQP) Modify(a driver.ModifyAttr) error {
+	m, ok := q.QP.(driver.OutOfBand)
+	if !ok {
+		return driver.ErrNotSupported
+	}
+	if err := q.f.s.enter(CallModify); err != nil {
+		return err
+	}
+	return m.Modify(a)
+}
+
 func (q *faultyQP) SetState(s driver.QPState) error {
 	if err := q.f.s.enter(CallSetState); err != nil {
 		return err

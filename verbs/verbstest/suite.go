@@ -62,7 +62,7 @@ func suite() []subtest {
 	var all []subtest
 	for _, part := range [][]subtest{
 		transferTests, signalTests, flushTests, notifyTests, srqTests, violationTests, localTests, deregTests,
-		parentTests, peerTests, handshakeTests, limitTests, optionalTests, windowTests, stressTests,
+		parentTests, peerTests, outOfBandTests, handshakeTests, limitTests, optionalTests, windowTests, stressTests,
 	} {
 		all = append(all, part...)
 	}
@@ -162,7 +162,7 @@ func mergeCaps(a, b driver.Caps) driver.Caps {
 		{&a.MW2, &b.MW2}, {&a.MWConfines, &b.MWConfines}, {&a.ScopedKeys, &b.ScopedKeys}, {&a.Atomics, &b.Atomics}, {&a.Imm, &b.Imm},
 		{&a.SendInv, &b.SendInv}, {&a.SRQ, &b.SRQ}, {&a.SRQLimit, &b.SRQLimit}, {&a.Inline, &b.Inline}, {&a.RNRRetry, &b.RNRRetry},
 		{&a.DeregBarrier, &b.DeregBarrier}, {&a.InOrderCompletions, &b.InOrderCompletions}, {&a.FlushCompletes, &b.FlushCompletes},
-		{&a.RemoteViolationOnWR, &b.RemoteViolationOnWR}, {&a.Solicited, &b.Solicited}, {&a.RemoteReadChecked, &b.RemoteReadChecked},
+		{&a.RemoteViolationOnWR, &b.RemoteViolationOnWR}, {&a.Solicited, &b.Solicited}, {&a.OutOfBand, &b.OutOfBand}, {&a.RemoteReadChecked, &b.RemoteReadChecked},
 	} {
 		*l.x = *l.x && *l.y
 	}

@@ -184,6 +184,8 @@ type PortAttr struct {
 	State     int
 	LinkLayer int
 	MaxMsgSz  uint32
+	LID       uint16
+	ActiveMTU int // bytes
 }
 
 // QueryPort calls ibv_query_port; ports count from 1.
@@ -193,7 +195,17 @@ func (c Context) QueryPort(port int) (PortAttr, error) {
 	if err := errnoOf(rc, errno); err != nil {
 		return PortAttr{}, err
 	}
-	return PortAttr{State: int(a.state), LinkLayer: int(a.link_layer), MaxMsgSz: uint32(a.max_msg_sz)}, nil
+	return PortAttr{
+		State: int(a.state), LinkLayer: int(a.link_layer), MaxMsgSz: uint32(a.max_msg_sz), LID: uint16(a.lid),
+		ActiveMTU: 128 << a.active_mtu, // IBV_MTU_256 is 1
+	}, nil
+}
+
+// QueryGID calls ibv_query_gid.
+func (c Context) QueryGID(port, index int) ([16]byte, error) {
+	var gid C.union_ibv_gid
+	rc, errno := C.ibv_query_gid(c.c, C.uint8_t(port), C.int(index), &gid)
+	return gid, errnoOf(rc, errno)
 }
 
 // AsyncEvent is a copy of an ibv_async_event. Which of the objects is set

@@ -14,6 +14,7 @@ package cverbs
 import "C"
 
 import (
+	"math/bits"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -150,20 +151,70 @@ func (a *QPAttr) Port() int { return int(a.c.port_num) }
 // PKeyIndex is pkey_index.
 func (a *QPAttr) PKeyIndex() int { return int(a.c.pkey_index) }
 
-// SetMinRNRTimer sets min_rnr_timer, without the mask.
-func (a *QPAttr) SetMinRNRTimer(code int) { a.c.min_rnr_timer = C.uint8_t(code) }
+// SetMinRNRTimer sets min_rnr_timer.
+func (a *QPAttr) SetMinRNRTimer(code int) {
+	a.c.min_rnr_timer = C.uint8_t(code)
+	a.mask |= C.IBV_QP_MIN_RNR_TIMER
+}
 
-// SetMaxDestRdAtomic sets max_dest_rd_atomic, without the mask.
-func (a *QPAttr) SetMaxDestRdAtomic(n int) { a.c.max_dest_rd_atomic = C.uint8_t(n) }
+// SetMaxDestRdAtomic sets max_dest_rd_atomic.
+func (a *QPAttr) SetMaxDestRdAtomic(n int) {
+	a.c.max_dest_rd_atomic = C.uint8_t(n)
+	a.mask |= C.IBV_QP_MAX_DEST_RD_ATOMIC
+}
 
-// SetMaxRdAtomic sets max_rd_atomic, without the mask.
-func (a *QPAttr) SetMaxRdAtomic(n int) { a.c.max_rd_atomic = C.uint8_t(n) }
+// SetMaxRdAtomic sets max_rd_atomic.
+func (a *QPAttr) SetMaxRdAtomic(n int) {
+	a.c.max_rd_atomic = C.uint8_t(n)
+	a.mask |= C.IBV_QP_MAX_QP_RD_ATOMIC
+}
 
-// SetRetry sets timeout, retry_cnt and rnr_retry, without the mask.
+// SetRetry sets timeout, retry_cnt and rnr_retry.
 func (a *QPAttr) SetRetry(timeout, retry, rnrRetry int) {
 	a.c.timeout = C.uint8_t(timeout)
 	a.c.retry_cnt = C.uint8_t(retry)
 	a.c.rnr_retry = C.uint8_t(rnrRetry)
+	a.mask |= C.IBV_QP_TIMEOUT | C.IBV_QP_RETRY_CNT | C.IBV_QP_RNR_RETRY
+}
+
+// SetSendPSN sets sq_psn.
+func (a *QPAttr) SetSendPSN(psn uint32) {
+	a.c.sq_psn = C.uint32_t(psn)
+	a.mask |= C.IBV_QP_SQ_PSN
+}
+
+// SetPeer sets dest_qp_num, rq_psn and path_mtu, in bytes.
+func (a *QPAttr) SetPeer(qpn, psn uint32, mtu int) {
+	a.c.dest_qp_num, a.c.rq_psn = C.uint32_t(qpn), C.uint32_t(psn)
+	a.c.path_mtu = uint32(bits.Len(uint(mtu)) - bits.Len(128)) // IBV_MTU_256 is 1
+	a.mask |= C.IBV_QP_DEST_QPN | C.IBV_QP_RQ_PSN | C.IBV_QP_PATH_MTU
+}
+
+// AddressVector is what is used of ibv_ah_attr.
+type AddressVector struct {
+	Port         int
+	LID          uint16
+	ServiceLevel int
+
+	Global       bool // the rest counts
+	GID          [16]byte
+	SGIDIndex    int
+	HopLimit     int
+	TrafficClass int
+	FlowLabel    uint32
+}
+
+// SetPath sets ah_attr.
+func (a *QPAttr) SetPath(v *AddressVector) {
+	h := &a.c.ah_attr
+	h.port_num, h.dlid, h.sl = C.uint8_t(v.Port), C.uint16_t(v.LID), C.uint8_t(v.ServiceLevel)
+	if v.Global {
+		h.is_global = 1
+		h.grh.dgid = v.GID
+		h.grh.sgid_index, h.grh.hop_limit = C.uint8_t(v.SGIDIndex), C.uint8_t(v.HopLimit)
+		h.grh.traffic_class, h.grh.flow_label = C.uint8_t(v.TrafficClass), C.uint32_t(v.FlowLabel)
+	}
+	a.mask |= C.IBV_QP_AV
 }
 
 // Modify calls ibv_modify_qp.

@@ -121,7 +121,7 @@ func (q *qp) Modify(a driver.ModifyAttr) error {
 		attr.SetMaxDestRdAtomic(param.ResponderResources)
 	case driver.QPStateRTS:
 		attr.SetMaxRdAtomic(param.InitiatorDepth)
-		attr.SetRetry(ackTimeoutCode(a.AckTimeout), param.RetryCount, param.RNRRetryCount)
+		attr.SetRetry(d.ackTimeoutCode(a.AckTimeout), param.RetryCount, param.RNRRetryCount)
 		attr.SetSendPSN(q.psn)
 	}
 	q.connMu.Lock()

@@ -236,6 +236,11 @@ func (a *Arena) Detach(ctx context.Context, pd *verbs.PD) error {
 		return err
 	}
 	defer a.unlockAttach()
+	return a.detach(ctx, pd)
+}
+
+// detach is Detach. Under attachSem, or what guards a RegCache's registrations.
+func (a *Arena) detach(ctx context.Context, pd *verbs.PD) error {
 	at := a.left(pd)
 	if at == nil {
 		if at = a.attachment(pd); at == nil {

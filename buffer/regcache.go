@@ -349,24 +349,7 @@ func (c *RegCache) Detach(ctx context.Context, pd *verbs.PD) error {
 		return fmt.Errorf("buffer: a deregistration is still running: %w", err)
 	}
 	defer c.leave.Release(1)
-	a := c.a
-	at := a.left(pd)
-	if at == nil {
-		if at = a.attachment(pd); at == nil {
-			return nil
-		}
-		others := slices.DeleteFunc(slices.Clone(*a.attachments.Load()), func(o *attachment) bool { return o == at })
-		a.publish(others)
-		if err := at.busy(); err != nil {
-			a.publish(append(others, at))
-			return err
-		}
-		a.detaching = append(a.detaching, at)
-	}
-	if results, ok := a.deregister(ctx, []*attachment{at}); !ok {
-		return &BatchError{Op: "detach", Device: pd.Device().Name(), Results: results}
-	}
-	return nil
+	return c.a.detach(ctx, pd)
 }
 
 // Writable reports whether b's memory may be written: false for memory of the

@@ -113,6 +113,20 @@ func (c *Conn) MaxMessage() int64 { return int64(c.peer.MaxMessage) }
 // Without it only memory of Config.Exposed can be granted.
 func (c *Conn) CanGrant() bool { return c.e.keys == buffer.KeyScoped || c.e.keys == buffer.KeyWindow }
 
+// CanGrantOf reports whether the bytes of l can be granted: any, or those of
+// Config.Exposed.
+func (c *Conn) CanGrantOf(l *buffer.List) bool { return c.e.keysOf(l) != buffer.KeyNone }
+
+// Grants is how many grants of ours are live.
+func (c *Conn) Grants() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, gs := range c.keys.grants {
+		n += len(gs)
+	}
+	return n
+}
+
 // Epoch is the number of this connection that grants carry.
 func (c *Conn) Epoch() uint32 { return c.epoch }
 

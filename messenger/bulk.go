@@ -20,8 +20,9 @@ func (c *Connection) CanGrant() bool {
 // Grant lets the peer read, or with write write, the bytes of l, until Revoke
 // or the end of the transport; until then references to its buffers are held.
 // It borrows l and returns one Grant per buffer, in order. A grant that may be
-// written must not be read by us before it is revoked. Errors: ErrNotSupported
-// when CanGrant is false.
+// written must not be read by us before it is revoked. Where the device can not
+// confine keys, bytes of conn.Config.Exposed are granted by the key of their
+// region, others in frames. Errors: ErrNotSupported when CanGrant is false.
 func (c *Connection) Grant(ctx context.Context, l *buffer.List, write bool) ([]Grant, error) {
 	if write {
 		if err := writable(l); err != nil {
@@ -33,6 +34,30 @@ func (c *Connection) Grant(ctx context.Context, l *buffer.List, write bool) ([]G
 		return nil, err
 	}
 	return t.grant(ctx, l, write)
+}
+
+// GrantOnce is Grant for one transfer: the Pull or Push of the peer that uses a
+// grant, in part or in whole, ends it, and used, if not nil, is called with it, on
+// a poller; it must not block. What the peer sends after its transfer may come
+// before that. Grants that it does not use, or uses without knowing of this, as
+// releases before it do, are ended by Revoke. Errors, besides: ErrNotSupported on
+// a stream, in secure mode, and where the devices of both ends have no send with
+// invalidate or the keys can not be confined.
+func (c *Connection) GrantOnce(ctx context.Context, l *buffer.List, write bool, used func(Grant)) ([]Grant, error) {
+	if write {
+		if err := writable(l); err != nil {
+			return nil, err
+		}
+	}
+	t, err := c.bulk()
+	if err != nil {
+		return nil, err
+	}
+	r, ok := t.(*rdmaTransport)
+	if !ok {
+		return nil, fmt.Errorf("%w: grants for one transfer on a stream", ErrNotSupported)
+	}
+	return r.grantOnce(ctx, l, write, used)
 }
 
 // Revoke ends grants: no byte is read or written through them after it

@@ -10,23 +10,36 @@ import (
 )
 
 func (t *rdmaTransport) canGrant() bool {
-	if b := t.granted(); b != nil {
+	if b := t.granted(nil); b != nil {
 		return b.canGrant()
 	}
 	return t.c.CanGrant()
 }
 
-func (t *rdmaTransport) grants() int { return int(t.live.Load()) + t.bulk.grants() }
+func (t *rdmaTransport) grants() int { return t.c.Grants() + t.bulk.grants() }
 
 func (t *rdmaTransport) grant(ctx context.Context, l *buffer.List, write bool) ([]Grant, error) {
-	if b := t.granted(); b != nil {
+	if b := t.granted(l); b != nil {
 		return b.grant(ctx, l, write)
 	}
-	cgs, err := t.c.Grant(ctx, l, write)
+	return gs2m(t.c.Grant(ctx, l, write))
+}
+
+func (t *rdmaTransport) grantOnce(ctx context.Context, l *buffer.List, write bool, used func(Grant)) ([]Grant, error) {
+	if t.l.shield != nil {
+		return nil, fmt.Errorf("%w: grants for one transfer in secure mode", ErrNotSupported)
+	}
+	return gs2m(t.c.GrantOnce(ctx, l, write, func(g conn.Grant) {
+		if used != nil {
+			used(g2m(g))
+		}
+	}))
+}
+
+func gs2m(cgs []conn.Grant, err error) ([]Grant, error) {
 	if err != nil {
 		return nil, connError(err)
 	}
-	t.live.Add(int64(len(cgs)))
 	gs := make([]Grant, len(cgs))
 	for i, g := range cgs {
 		gs[i] = g2m(g)
@@ -35,18 +48,21 @@ func (t *rdmaTransport) grant(ctx context.Context, l *buffer.List, write bool) (
 }
 
 func (t *rdmaTransport) revoke(ctx context.Context, gs []Grant) error {
-	if b := t.granted(); b != nil {
-		return b.revoke(ctx, gs)
+	var keys []conn.Grant
+	var frames []Grant
+	for _, g := range gs {
+		if t.l.shield != nil || g.Framed {
+			frames = append(frames, g)
+		} else {
+			keys = append(keys, m2g(g))
+		}
 	}
-	cgs := make([]conn.Grant, len(gs))
-	for i, g := range gs {
-		cgs[i] = m2g(g)
+	if b := t.frames(); b != nil && len(frames) > 0 {
+		if err := b.revoke(ctx, frames); err != nil {
+			return err
+		}
 	}
-	if err := t.c.Revoke(ctx, cgs); err != nil {
-		return connError(err)
-	}
-	t.live.Add(-int64(len(gs)))
-	return nil
+	return connError(t.c.Revoke(ctx, keys))
 }
 
 func (t *rdmaTransport) read(ctx context.Context, dst *buffer.List, src []Grant, off uint64) error {
@@ -84,11 +100,11 @@ func (t *rdmaTransport) write(ctx context.Context, dst []Grant, off uint64, src 
 }
 
 func g2m(g conn.Grant) Grant {
-	return Grant{Addr: g.Addr, Len: g.Len, RKey: g.RKey, Epoch: g.Epoch, Write: g.Write}
+	return Grant{Addr: g.Addr, Len: g.Len, RKey: g.RKey, Epoch: g.Epoch, Write: g.Write, Once: g.Once}
 }
 
 func m2g(g Grant) conn.Grant {
-	return conn.Grant{Addr: g.Addr, Len: g.Len, RKey: g.RKey, Epoch: g.Epoch, Write: g.Write}
+	return conn.Grant{Addr: g.Addr, Len: g.Len, RKey: g.RKey, Epoch: g.Epoch, Write: g.Write, Once: g.Once}
 }
 
 // connError adds this package's sentinel to an error of package conn.

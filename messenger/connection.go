@@ -454,9 +454,18 @@ func (c *Connection) Err() error {
 
 // Stats returns the connection's counters and gauges.
 func (c *Connection) Stats() ConnStats {
+	s, t := c.stats()
+	if t != nil {
+		s.Grants = t.grants() // which may have to wait for one that calls us back
+	}
+	return s
+}
+
+// stats is Stats without the grants, and the transport that has them, or nil.
+func (c *Connection) stats() (s ConnStats, t transport) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := ConnStats{
+	s = ConnStats{
 		State: c.state(), QueuedMessages: c.queue.messages, QueuedBytes: c.queue.bytes,
 		UnackedMessages: c.sent.n + c.replay.n, UnackedBytes: c.kept,
 		Undispatched: c.strand.len(), OutSeq: c.session.OutSeq, InSeq: c.session.InSeq,
@@ -468,9 +477,7 @@ func (c *Connection) Stats() ConnStats {
 	if l := c.link; l != nil {
 		s.Transport = l.scheme
 		s.LastReceived = c.m.at(l.lastReceived.Load())
-		if t := l.transport(); t != nil {
-			s.Grants = t.grants()
-		}
+		t = l.transport()
 	}
-	return s
+	return s, t
 }

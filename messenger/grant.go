@@ -19,6 +19,8 @@ type Grant struct {
 	// Framed: on RDMA, the bytes travel in frames, because the granting side's
 	// adapter can not confine a key to them.
 	Framed bool
+	// Once: one Pull or Push ends it (GrantOnce).
+	Once bool
 }
 
 const (
@@ -27,7 +29,7 @@ const (
 	// grantsHead is what an encoded list has before its grants.
 	grantsHead = 4
 	// Flags of an encoded grant.
-	grantWrite, grantFramed = 1, 2
+	grantWrite, grantFramed, grantOnce = 1, 2, 4
 	// MaxGrants is how many grants one list may have.
 	MaxGrants = 4096
 )
@@ -48,6 +50,9 @@ func AppendGrants(dst []byte, gs []Grant) []byte {
 		}
 		if g.Framed {
 			w |= grantFramed
+		}
+		if g.Once {
+			w |= grantOnce
 		}
 		dst = append(dst, w)
 	}
@@ -74,7 +79,7 @@ func DecodeGrants(gs []Grant, p []byte) (out []Grant, rest []byte, err error) {
 			Len:   binary.LittleEndian.Uint64(p[8:]),
 			RKey:  binary.LittleEndian.Uint32(p[16:]),
 			Epoch: binary.LittleEndian.Uint32(p[20:]),
-			Write: p[24]&grantWrite != 0, Framed: p[24]&grantFramed != 0,
+			Write: p[24]&grantWrite != 0, Framed: p[24]&grantFramed != 0, Once: p[24]&grantOnce != 0,
 		}
 		if g.Len > 1<<40 || g.Addr+g.Len < g.Addr {
 			return gs, p, fmt.Errorf("%w: grant of %d bytes at %#x", ErrInvalid, g.Len, g.Addr)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -21,7 +20,6 @@ type rdmaTransport struct {
 	l    *link
 	c    *conn.Conn
 	ctx  context.Context // ends with the link
-	live atomic.Int64    // grants
 	bulk streamBulk      // in secure mode, and where the device has no keys of its own
 }
 

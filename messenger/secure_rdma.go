@@ -125,9 +125,10 @@ func (t *rdmaTransport) frames() *streamBulk {
 }
 
 // granted is frames where what we grant is reached by them: one-sided access would
-// show the bytes of secure mode, or the device can not confine its keys.
-func (t *rdmaTransport) granted() *streamBulk {
-	if t.l.shield == nil && t.c.CanGrant() {
+// show the bytes of secure mode, or the device can not confine its keys and l is
+// not of memory that is exposed. l may be nil.
+func (t *rdmaTransport) granted(l *buffer.List) *streamBulk {
+	if t.l.shield == nil && (t.c.CanGrant() || l != nil && t.c.CanGrantOf(l)) {
 		return nil
 	}
 	return t.frames()

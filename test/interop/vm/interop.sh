@@ -68,6 +68,46 @@ rping_server() {
 	done
 }
 
+# gid_index DEVICE prints the entry of the GID table that has the guest's address.
+gid_index() {
+	local file hex
+	hex=$(printf '%02x%02x:%02x%02x' ${guest_addr//./ })
+	for file in /sys/class/infiniband/"$1"/ports/1/gids/*; do
+		if [[ $(<"$file") == *":ffff:$hex" ]]; then
+			basename "$file"
+			return
+		fi
+	done
+	return 1
+}
+
+# pingpong DEVICE connects queue pairs out of band with the ibv_rc_pingpong of ibverbs-utils, in both roles.
+pingpong() {
+	local size server status=0 index
+	index=$(gid_index "$1") || return 1
+	for size in 1 4096 100000; do
+		timeout 60 ibv_rc_pingpong -d "$1" -g "$index" -n 50 -s $size &
+		server=$!
+		until_ socket_listens 18515
+		"$bin"/rcpingpong -device "$1" -addr "$guest_addr" -n 50 -s $size "$guest_addr" || status=$?
+		[[ $status -eq 0 ]] || kill "$server"
+		ended "$server" 20 || status=$?
+		[[ $status -eq 0 ]] || return "$status"
+
+		rm -f /run/tmp/pingpong.ready
+		"$bin"/rcpingpong -device "$1" -addr "$guest_addr" -n 50 -s $size -ready /run/tmp/pingpong.ready &
+		server=$!
+		until_ test -e /run/tmp/pingpong.ready
+		timeout 60 ibv_rc_pingpong -d "$1" -g "$index" -n 50 -s $size "$guest_addr" || status=$?
+		[[ $status -eq 0 ]] || kill "$server"
+		ended "$server" 20 || status=$?
+		[[ $status -eq 0 ]] || return "$status"
+	done
+}
+
+# socket_listens PORT is true once a TCP socket listens there.
+socket_listens() { grep -Eq "$(printf ":%04X 0+:0000 0A" "$1")" /proc/net/tcp /proc/net/tcp6; }
+
 # says FILE TEXT... is true if every TEXT is in FILE.
 says() {
 	local file=$1 text

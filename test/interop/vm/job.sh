@@ -57,6 +57,7 @@ for type in $devices; do
 		step "$type/rping: our client, adapter in software" rping_client iwarp
 		step "$type/rping: our server, adapter in software" rping_server iwarp
 	fi
+	[[ $type != rxe ]] || step "$type/pingpong, out of band" pingpong "${type}0"
 	report "$type/memlock" memlock "$type"
 	[[ $strict = 1 ]] || step "$type/smoke" smoke # a strict run has the whole suite
 	for package in "${packages[@]}"; do

@@ -19,6 +19,12 @@ race: ## the same under the race detector (arenas on the Go heap)
 invariants: ## the same with poisoned buffers and checked invariants
 	$(GO) test -short -tags invariants ./...
 
+.PHONY: model
+model: ## arena and ledger against models over millions of steps, and the arena's stress with poisoned memory
+	ARGONAUT_MODEL_STEPS=2000000 $(GO) test -race -timeout 2h -run 'TestArenaModel$$' -v ./buffer
+	$(GO) test -race -timeout 2h -run 'TestLedgerModel$$' -v ./verbs -rapid.checks 40000
+	ARGONAUT_STRESS_ROUNDS=100000 $(GO) test -tags invariants -timeout 2h -run 'TestStress$$' -v ./buffer
+
 .PHONY: lint
 lint: ## gofmt, go vet and golangci-lint
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'gofmt would change the files above'; exit 1; }

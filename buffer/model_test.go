@@ -232,9 +232,7 @@ func (t noDeadline) Logf(format string, args ...any) {
 }
 
 // TestArenaModel takes some thousand steps. ARGONAUT_MODEL_STEPS is how many it
-// takes at least instead, of each mode:
-//
-//	ARGONAUT_MODEL_STEPS=3000000 go test -race -timeout 1h -run TestArenaModel -v ./buffer
+// takes at least instead, of each mode, as `make model` has it.
 func TestArenaModel(t *testing.T) {
 	steps := 1
 	if v := os.Getenv("ARGONAUT_MODEL_STEPS"); v != "" {

@@ -22,9 +22,7 @@ import (
 // Many goroutines get, fill, hand over, post and release; nothing may be lost
 // or be in two hands. ARGONAUT_STRESS_ROUNDS is how many rounds each of the 8
 // takes in each mode instead of some thousand; with the tag invariants, memory
-// that is free is poisoned and looked at:
-//
-//	ARGONAUT_STRESS_ROUNDS=100000 go test -tags invariants -timeout 1h -run 'TestStress$' -v ./buffer
+// that is free is poisoned and looked at. See `make model`.
 func TestStress(t *testing.T) {
 	bothModes(t, func(t *testing.T, mode func(*Arena) *Arena) {
 		for _, trace := range []bool{false, true} {

@@ -28,9 +28,7 @@ type modelWR struct {
 // is a plain list searched from end to end: what each region is in flight for,
 // which Deregister is refused, and that each request ends exactly once, as a
 // completion, by a later completion, or as an orphan. It takes 30 steps in each
-// of its checks; over a million:
-//
-//	go test -race -run TestLedgerModel -rapid.checks 40000 -v ./verbs
+// of its checks; `make model` takes over a million.
 func TestLedgerModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const depth = 8

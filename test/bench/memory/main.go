@@ -9,9 +9,10 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
-	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -20,7 +21,7 @@ import (
 )
 
 var (
-	out   = flag.String("out", "", "folder for memory.md and the plots; none: the tables go to standard output")
+	out   = flag.String("out", "", "folder for memory.md and the plots, where with -only the one table is replaced; none: the tables go to standard output")
 	only  = flag.String("only", "", "one table: registration, deregistration, message, growth, cost")
 	large = flag.Int64("max", 1<<30, "largest region of the registration table, in bytes")
 	runs  = flag.Int("runs", 5, "runs of each measurement; the table has the median and the least")
@@ -43,18 +44,40 @@ func (t *table) row(cells ...any) {
 	t.rows = append(t.rows, r)
 }
 
-func (t *table) write(w io.Writer, plots bool) {
-	fmt.Fprintf(w, "\n## %s\n\n", t.title)
+// text is the table as a section of memory.md.
+func (t *table) text(plots bool) string {
+	var w strings.Builder
+	fmt.Fprintf(&w, "## %s\n\nBy `go run ./memory %s`; %s.\n\n", t.title, strings.Join(os.Args[1:], " "), when())
 	if t.note != "" {
-		fmt.Fprintf(w, "%s\n\n", t.note)
+		fmt.Fprintf(&w, "%s\n\n", t.note)
 	}
-	fmt.Fprintf(w, "| %s |\n|%s\n", strings.Join(t.head, " | "), strings.Repeat("---|", len(t.head)))
+	fmt.Fprintf(&w, "| %s |\n|%s\n", strings.Join(t.head, " | "), strings.Repeat("---|", len(t.head)))
 	for _, r := range t.rows {
-		fmt.Fprintf(w, "| %s |\n", strings.Join(r, " | "))
+		fmt.Fprintf(&w, "| %s |\n", strings.Join(r, " | "))
 	}
 	if plots && t.plot != nil {
-		fmt.Fprintf(w, "\n![%s](memory-%s.svg)\n", t.title, t.name)
+		fmt.Fprintf(&w, "\n![%s](memory-%s.svg)\n", t.title, t.name)
 	}
+	return w.String()
+}
+
+// merge puts sections into the text of memory.md, in place of those of the same
+// titles, or at its end.
+func merge(old string, tables []*table) string {
+	sections := strings.Split(old, "\n## ")
+	sections[0] = fmt.Sprintf("# What registered memory costs\n\nIn `test/bench`, on %s. Tables are made at different times: each says when, and how\nbusy the machine was.\n", machine())
+next:
+	for _, t := range tables {
+		text := strings.TrimPrefix(t.text(true), "## ")
+		for i, s := range sections {
+			if i > 0 && strings.HasPrefix(s, t.title+"\n") {
+				sections[i] = text
+				continue next
+			}
+		}
+		sections = append(sections, text)
+	}
+	return strings.Join(sections, "\n## ")
 }
 
 func main() {
@@ -86,22 +109,25 @@ func run() error {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", b.name, time.Since(begin).Round(time.Millisecond))
 		tables = append(tables, t)
 	}
-	var w io.Writer = os.Stdout
-	if *out != "" {
-		if err := os.MkdirAll(*out, 0o755); err != nil {
-			return err
+	if *out == "" {
+		for _, t := range tables {
+			fmt.Println(t.text(false))
 		}
-		f, err := os.Create(filepath.Join(*out, "memory.md"))
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		w = f
+		return nil
 	}
-	fmt.Fprintf(w, "# What registered memory costs\n\nMade by `cd test/bench && go run ./memory %s` on %s.\n", strings.Join(os.Args[1:], " "), machine())
+	if err := os.MkdirAll(*out, 0o755); err != nil {
+		return err
+	}
+	name := filepath.Join(*out, "memory.md")
+	old, err := os.ReadFile(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.WriteFile(name, []byte(merge(string(old), tables)), 0o644); err != nil {
+		return err
+	}
 	for _, t := range tables {
-		t.write(w, *out != "")
-		if *out != "" && t.plot != nil {
+		if t.plot != nil {
 			if err := os.WriteFile(filepath.Join(*out, "memory-"+t.name+".svg"), t.plot.svg(), 0o644); err != nil {
 				return err
 			}
@@ -125,10 +151,14 @@ func machine() string {
 	if b, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
 		kernel = ", Linux " + strings.TrimSpace(string(b))
 	}
-	load := ""
+	return fmt.Sprintf("%d cores of %s%s, %s/%s, %s", runtime.NumCPU(), cpu, kernel, runtime.GOOS, runtime.GOARCH, runtime.Version())
+}
+
+// when says when a table was made, and how busy the machine was.
+func when() string {
+	s := time.Now().UTC().Format("2006-01-02")
 	if b, err := os.ReadFile("/proc/loadavg"); err == nil {
-		load = ", load average at the end " + strings.Join(strings.Fields(string(b))[:1], " ")
+		s += ", load average at the end " + strings.Join(strings.Fields(string(b))[:1], " ")
 	}
-	return fmt.Sprintf("%d cores of %s%s, %s/%s, %s%s; %s", runtime.NumCPU(), cpu, kernel, runtime.GOOS, runtime.GOARCH, runtime.Version(), load,
-		time.Now().UTC().Format("2006-01-02"))
+	return s
 }

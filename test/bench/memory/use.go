@@ -50,7 +50,7 @@ func messages() (*table, error) {
 	t := &table{
 		title: "Memory per message: registered each time, from a pool, from a super-region",
 		note: "Microseconds to get memory, WRITE it to a peer over TCP on loopback, poll the completion and give the memory back, while another goroutine " +
-			"gets and releases buffers. Pinned with mlock.",
+			"gets and releases buffers. Pinned with mlock. The three alternate.",
 		head: []string{"message", "memory", "p50", "p99", "p99.9"},
 		plot: &plot{title: "Get memory, WRITE, give it back: p50", x: "message", y: "us"},
 	}
@@ -81,44 +81,49 @@ func messages() (*table, error) {
 	}
 	defer unmap()
 	clear(fresh)
+	ways := []string{"registered each time", "pool", "super-region"}
 	for size := 4 << 10; size <= 1<<20; size *= 4 {
-		for _, way := range []string{"registered each time", "pool", "super-region"} {
-			once := func() error {
-				if way == "registered each time" {
-					mr, err := pair.pd.RegMR(fresh[:size], verbs.AccessLocalWrite)
-					if err != nil {
-						return err
-					}
-					if err := pair.write(verbs.SGE{MR: mr, Length: uint32(size)}); err != nil {
-						return err
-					}
-					return mr.Deregister()
-				}
-				a := pool
-				if way == "super-region" {
-					a = super
-				}
-				b, err := a.Get(ctx, size, buffer.Anonymous)
+		once := func(way string) error {
+			if way == ways[0] {
+				mr, err := pair.pd.RegMR(fresh[:size], verbs.AccessLocalWrite)
 				if err != nil {
 					return err
 				}
-				defer b.Release()
-				return pair.write(b.SGE(pair.pd))
-			}
-			stop := make(chan struct{})
-			var wg sync.WaitGroup
-			churn(pool, stop, &wg)
-			n := 600 * *runs
-			ds := make([]time.Duration, 0, n)
-			for range n {
-				begin := time.Now()
-				if err := once(); err != nil {
-					return nil, err
+				if err := pair.write(verbs.SGE{MR: mr, Length: uint32(size)}); err != nil {
+					return err
 				}
-				ds = append(ds, time.Since(begin))
+				return mr.Deregister()
 			}
-			close(stop)
-			wg.Wait()
+			a := pool
+			if way == ways[2] {
+				a = super
+			}
+			b, err := a.Get(ctx, size, buffer.Anonymous)
+			if err != nil {
+				return err
+			}
+			defer b.Release()
+			return pair.write(b.SGE(pair.pd))
+		}
+		stop := make(chan struct{})
+		var wg sync.WaitGroup
+		churn(pool, stop, &wg)
+		took := map[string][]time.Duration{}
+		for range 6 * *runs { // in turns
+			for _, way := range ways {
+				for range 100 {
+					begin := time.Now()
+					if err := once(way); err != nil {
+						return nil, err
+					}
+					took[way] = append(took[way], time.Since(begin))
+				}
+			}
+		}
+		close(stop)
+		wg.Wait()
+		for _, way := range ways {
+			ds := took[way]
 			slices.Sort(ds)
 			p50 := percentile(ds, 0.5)
 			t.row(bytesName(int64(size)), way, us(p50), us(percentile(ds, 0.99)), us(percentile(ds, 0.999)))
@@ -141,8 +146,11 @@ func growth() (*table, error) {
 		note: "Microseconds for Get, a write to the first byte and Release of 64 KiB, one goroutine, while another takes 192 buffers of 1 MiB, one each 2 ms or " +
 			"so, and gives them back, again and again. Growing: from 64 MiB by regions of 16 MiB at a low-water mark of 32 MiB, each touched and pinned, and " +
 			"shrinking again. Fixed: 256 MiB from the start. Runs alternate.",
+		plot: &plot{title: "Get, write, Release while an arena grows: medians of the runs", x: "", y: "us", names: []string{"p50", "p99", "p99.9", "longest"}},
 		head: []string{"arena", "run", "p50", "p99", "p99.9", "longest", "regions added", "given up", "slowest addition, us"},
 	}
+	points := []float64{0.5, 0.99, 0.999, 1}
+	took := map[string][][]time.Duration{} // by arena and point, of each run
 	for r := range *runs {
 		for _, growing := range []bool{false, true} {
 			pd, done, err := pinning()
@@ -194,7 +202,13 @@ func growth() (*table, error) {
 			wg.Wait()
 			st := a.Stats()
 			slices.Sort(ds)
-			t.row(name, r+1, us(percentile(ds, 0.5)), us(percentile(ds, 0.99)), us(percentile(ds, 0.999)), us(ds[len(ds)-1]), st.Grown, st.Shrunk, us(st.SlowestGrow))
+			if took[name] == nil {
+				took[name] = make([][]time.Duration, len(points))
+			}
+			for i, p := range points {
+				took[name][i] = append(took[name][i], percentile(ds, p))
+			}
+			t.row(name, r+1, us2(percentile(ds, 0.5)), us2(percentile(ds, 0.99)), us2(percentile(ds, 0.999)), us(ds[len(ds)-1]), st.Grown, st.Shrunk, us(st.SlowestGrow))
 			if err := a.Close(ctx); err != nil {
 				return nil, err
 			}
@@ -203,6 +217,20 @@ func growth() (*table, error) {
 			}
 		}
 	}
+	row := []any{"growing less fixed", "median of runs"}
+	for i := range points {
+		more := make([]time.Duration, *runs)
+		for r := range more {
+			more[r] = took["growing"][i][r] - took["fixed"][i][r]
+		}
+		m, _ := median(more)
+		row = append(row, us2(m))
+		for _, name := range []string{"fixed", "growing"} {
+			m, _ := median(slices.Clone(took[name][i]))
+			t.plot.add(name, float64(i), micros(m))
+		}
+	}
+	t.row(append(row, "", "", "")...)
 	return t, nil
 }
 
@@ -211,13 +239,14 @@ func growth() (*table, error) {
 func cost() (*table, error) {
 	t := &table{
 		title: "What a buffer costs",
-		note:  "Nanoseconds, least and median of 40 runs of 20,000, so that other programs on the machine count less.",
-		head:  []string{"what", "least", "median"},
+		note: "Nanoseconds, least and median of 400 runs, so that other programs on the machine count less. With the portable " +
+			"fallback of the caches, and in turns: `go test ./buffer -run '^$' -bench Cost -benchtime 1x -v`.",
+		head: []string{"what", "least", "median"},
 	}
 	ctx := context.Background()
 	many := func(name string, n int, f func(n int)) time.Duration {
 		var ds []time.Duration
-		for range 40 {
+		for range 400 {
 			begin := time.Now()
 			f(n)
 			ds = append(ds, time.Since(begin)/time.Duration(n))
@@ -226,6 +255,14 @@ func cost() (*table, error) {
 		t.row(name, l.Nanoseconds(), m.Nanoseconds())
 		return l
 	}
+	var word atomic.Uint64
+	many("two compare-and-swaps, as many as a Get and Release have", 5000, func(n int) {
+		for range n {
+			w := word.Load()
+			word.CompareAndSwap(w, w+1)
+			word.CompareAndSwap(w+1, w)
+		}
+	})
 	var get time.Duration
 	for _, live := range []int{1, 100_000} {
 		a, err := buffer.New(buffer.Config{Budget: 1 << 30})
@@ -247,18 +284,19 @@ func cost() (*table, error) {
 				}
 			}
 		}
-		l := many(fmt.Sprintf("Get and Release of 64 KiB, %d live", live), 20_000, pairs)
+		name := fmt.Sprintf("Get and Release of 64 KiB, %d live", live)
+		l := many(name, 5000, pairs)
 		if live == 1 {
 			get = l
-			many("the same, 8 goroutines", 20_000, func(n int) {
-				var wg sync.WaitGroup
-				for range 8 {
-					wg.Go(func() { pairs(n / 8) })
-				}
-				wg.Wait()
-			})
 			t.row("allocations per Get and Release", testing.AllocsPerRun(1000, func() { pairs(1) }), "")
 		}
+		many(name+", 8 goroutines", 40_000, func(n int) {
+			var wg sync.WaitGroup
+			for range 8 {
+				wg.Go(func() { pairs(n / 8) })
+			}
+			wg.Wait()
+		})
 		for _, b := range held {
 			b.Release()
 		}
@@ -278,7 +316,7 @@ func cost() (*table, error) {
 	defer unmap()
 	clear(mem)
 	var failed error
-	reg := many("register and deregister 64 KiB, pinned", 200, func(n int) {
+	reg := many("register and deregister 64 KiB, pinned", 20, func(n int) {
 		for range n {
 			mr, err := pd.RegMR(mem, verbs.AccessLocalWrite)
 			if err == nil {
@@ -311,7 +349,7 @@ func cost() (*table, error) {
 				return nil, err
 			}
 		}
-		many(fmt.Sprintf("in-use check of a region that %d receives name", depth), 20_000, func(n int) {
+		many(fmt.Sprintf("in-use check of a region that %d receives name", depth), 5000, func(n int) {
 			for range n {
 				_ = mr.InFlight()
 			}

@@ -177,23 +177,26 @@ func (s *shield) openData(l *buffer.List, tags []byte) error {
 
 // records walks over the records that data is cut into.
 type records struct {
+	all  int64
 	left int64
-	size int
 	n    int     // of the record
 	buf  *[]byte // scratch of one record and its tag, once it was needed
 }
 
-func newRecords(n int64) records { return records{left: n, size: msgr2.DataRecordLen(n)} }
+func newRecords(n int64) records { return records{all: n, left: n} }
 
 func (r *records) next() bool {
-	r.n = int(min(r.left, int64(r.size)))
+	if r.left == 0 {
+		return false
+	}
+	r.n = msgr2.NextDataRecord(r.all, r.left)
 	r.left -= int64(r.n)
-	return r.n > 0
+	return true
 }
 
 func (r *records) buffer() []byte {
 	if r.buf == nil {
-		r.buf = getScratch(r.size + msgr2.TagLen)
+		r.buf = getScratch(msgr2.DataRecordLen(r.all) + msgr2.TagLen)
 	}
 	return *r.buf
 }

@@ -291,13 +291,17 @@ const (
 	minDataRecord = 64 << 10
 	maxDataRecord = 1 << 20
 	maxDataTags   = 64 // as long as maxDataRecord allows it
+	// lastDataRecord is the length of the last record of data longer than two: as
+	// a tag needs room behind its record while that is sealed, or opened, in place,
+	// a record that ends with the memory makes a detour, which is short then.
+	lastDataRecord = 4 << 10
 	// DataSecretLen is the key and the nonce prefix of one direction.
 	DataSecretLen = keyLen + nonceLen
 )
 
-// DataRecordLen is the length of the records that n bytes of data are cut into;
-// the last one may be shorter: the smallest power of two from 64 KiB to 1 MiB
-// that makes at most 64 of them.
+// DataRecordLen is the length of the records that n bytes of data are cut into,
+// but for the last two: the smallest power of two from 64 KiB to 1 MiB that makes
+// at most 64 of them, and the last one.
 func DataRecordLen(n int64) int {
 	r := minDataRecord
 	for r < maxDataRecord && n > int64(r)*maxDataTags {
@@ -309,7 +313,19 @@ func DataRecordLen(n int64) int {
 // DataRecords is the number of records of n bytes of data.
 func DataRecords(n int64) int {
 	r := int64(DataRecordLen(n))
+	if n > 2*lastDataRecord {
+		return int((n-lastDataRecord+r-1)/r) + 1
+	}
 	return int((n + r - 1) / r)
+}
+
+// NextDataRecord is the length of the record of n bytes of data behind which left
+// less itself are left; left is not 0.
+func NextDataRecord(n, left int64) int {
+	if n > 2*lastDataRecord && left > lastDataRecord {
+		left -= lastDataRecord
+	}
+	return int(min(left, int64(DataRecordLen(n))))
 }
 
 // DataCipher is one direction of sealed data. The nonce of a record is the nonce

@@ -220,10 +220,20 @@ func TestDataRecords(t *testing.T) {
 		n       int64
 		len     int
 		records int
-	}{{0, 64 << 10, 0}, {1, 64 << 10, 1}, {64 << 10, 64 << 10, 1}, {4 << 20, 64 << 10, 64}, {4<<20 + 1, 128 << 10, 33},
-		{64 << 20, 1 << 20, 64}, {128 << 20, 1 << 20, 128}, {1<<32 - 1, 1 << 20, 4096}} {
+	}{{0, 64 << 10, 0}, {1, 64 << 10, 1}, {8 << 10, 64 << 10, 1}, {8<<10 + 1, 64 << 10, 2}, {64 << 10, 64 << 10, 2}, {68 << 10, 64 << 10, 2},
+		{68<<10 + 1, 64 << 10, 3}, {4 << 20, 64 << 10, 65}, {4<<20 + 1, 128 << 10, 33}, {64 << 20, 1 << 20, 65},
+		{128 << 20, 1 << 20, 129}, {1<<32 - 1, 1 << 20, 4097}} {
 		require.Equal(t, c.len, DataRecordLen(c.n), "%d", c.n)
 		require.Equal(t, c.records, DataRecords(c.n), "%d", c.n)
+		records, last := 0, 0
+		for left := c.n; left > 0; records++ {
+			last = NextDataRecord(c.n, left)
+			require.LessOrEqual(t, last, c.len)
+			left -= int64(last)
+			require.GreaterOrEqual(t, left, int64(0))
+		}
+		require.Equal(t, c.records, records, "%d", c.n)
+		require.LessOrEqual(t, last, 8<<10, "%d: the last one is short", c.n)
 	}
 	d, err := NewDataCipher(bytes.Repeat([]byte{1}, DataSecretLen))
 	require.NoError(t, err)

@@ -103,10 +103,11 @@ func (p *poller) poll(l *lane) int {
 		p.completed(l, &p.wcs[i])
 	}
 	switch {
+	case err == nil:
 	case errors.Is(err, verbs.ErrStale): // the rest of the batch holds
 		p.e.stats.stale.Add(1)
 		p.e.log.Error("the device has completed what was not posted", "err", err)
-	case err != nil:
+	default:
 		l.failAll(err)
 	}
 	if n > 0 {

@@ -164,13 +164,10 @@ func (q *queuePair) receive(fd uintptr) bool {
 		}
 		r.due.announce()
 		switch {
-		case errors.Is(err, errStopped):
-			r.stop = err
-			return true
 		case err != nil && wouldBlock(err):
 			q.returnBulk()
 			return false
-		case err != nil:
+		case err != nil: // errStopped among others
 			r.stop = err
 			return true
 		case n == 0:

@@ -275,6 +275,10 @@ func each(t *testing.T, f func(t *testing.T, cfg nodeConfig)) {
 		for _, name := range []string{"rendezvous", "eager", "no scoped keys", "always fetched", "mixed"} {
 			delete(ways, name)
 		}
+		if testing.Short() { // under emulation: what differs to the device
+			delete(ways, "no copies")
+			delete(ways, "small and short")
+		}
 	}
 	for name, cfg := range ways {
 		t.Run(name, func(t *testing.T) { f(t, nodeConfig{Config: cfg}) })

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/test/env"
 )
 
 func TestMessages(t *testing.T) {
@@ -49,7 +51,10 @@ func TestHeads(t *testing.T) {
 func TestOrder(t *testing.T) {
 	each(t, func(t *testing.T, cfg nodeConfig) {
 		p := newPair(t, cfg, cfg)
-		const n = 300
+		n := 300
+		if env.Device() != "" && testing.Short() {
+			n = 80 // under emulation
+		}
 		sizes := []int{0, 10, 20_000, 30, 300_000, 0, 3000, 100}
 		flow := func(from, to *node, out, in *Conn) chan bool {
 			sent := make(chan []byte, n)

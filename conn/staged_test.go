@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/argonaut-rdma/argonaut/conn/internal/wire"
+	"github.com/argonaut-rdma/argonaut/test/env"
 )
 
 // receives is how many receive buffers the endpoint has posted.
@@ -92,7 +93,10 @@ func TestStagedCreditsOneWay(t *testing.T) {
 // What peers cost that have not been promoted: two receive buffers each, shared
 // or not, and what is promoted is what it was.
 func TestHalfOpenCostsTwoReceives(t *testing.T) {
-	const peers = 100
+	peers := 100
+	if env.Device() != "" && testing.Short() {
+		peers = 20 // under emulation
+	}
 	for name, noSRQ := range map[string]bool{"shared": false, "own queues": true} {
 		t.Run(name, func(t *testing.T) {
 			small := Config{SendDepth: 8, OpDepth: 4, RecvSize: 4 << 10, noSRQ: noSRQ, RecvBuffers: -1}

@@ -28,8 +28,8 @@ const (
 	defaultAckTimeout = 67 * time.Millisecond
 	// rxeAckTimeout is rxe's, which answers when it gets the processor: what it
 	// takes for lost it repeats, and a repeated READ or atomic may leave a fenced
-	// request waiting for ever. A dead peer is noticed within 4 s.
-	rxeAckTimeout = 500 * time.Millisecond
+	// request waiting for ever.
+	rxeAckTimeout = 250 * time.Millisecond
 	// minRNRTimer is the code of 10.24 ms that a peer waits after we had no
 	// receive for it. The connection manager would leave it at 0, which means
 	// 655 ms.

@@ -240,6 +240,7 @@ func (m *MR) Deregister() error {
 		err := m.drv.Deregister()
 		if err != nil && !isLost(err) {
 			m.state.Store(mrLive)
+			err = fmt.Errorf("%w: the region is still live: call Deregister again", err)
 		}
 		return err
 	}, func() {

@@ -17,22 +17,14 @@ import (
 
 	"github.com/argonaut-rdma/argonaut/buffer"
 	"github.com/argonaut-rdma/argonaut/conn"
+	"github.com/argonaut-rdma/argonaut/test/interop/internal/bare"
 	"github.com/argonaut-rdma/argonaut/verbs"
-	"github.com/argonaut-rdma/argonaut/verbs/ibverbs"
-	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
 )
 
 const pingSize = 64
 
 // spin has a poller never sleep.
 const spin = time.Minute
-
-func open(o *options) (*verbs.Device, error) {
-	if o.device == "iwarp" {
-		return iwarp.Open(iwarp.Config{})
-	}
-	return ibverbs.Open(ibverbs.Config{Device: o.device, Addr: o.addr})
-}
 
 // node is one end that talks over Conns.
 type node struct {
@@ -42,7 +34,7 @@ type node struct {
 }
 
 func newNode(o *options, cfg conn.Config) (*node, error) {
-	dev, err := open(o)
+	dev, err := bare.Open(o.device, o.addr)
 	if err != nil {
 		return nil, err
 	}

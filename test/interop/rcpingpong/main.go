@@ -16,8 +16,8 @@ import (
 	"os/signal"
 	"time"
 
+	"github.com/argonaut-rdma/argonaut/test/interop/internal/bare"
 	"github.com/argonaut-rdma/argonaut/verbs"
-	"github.com/argonaut-rdma/argonaut/verbs/ibverbs"
 )
 
 type config struct {
@@ -64,16 +64,16 @@ func main() {
 }
 
 func run(ctx context.Context, c config) (err error) {
-	dev, err := ibverbs.Open(ibverbs.Config{Device: c.device, Addr: c.addr})
+	dev, err := bare.Open(c.device, c.addr)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	p, err := newPlayer(dev, c)
-	defer func() { err = errors.Join(err, p.close()) }()
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, p.Close()) }()
 	sock, err := c.meet(ctx)
 	if err != nil {
 		return err
@@ -112,7 +112,7 @@ const done = "done\x00" // of the client, once it knows the server's endpoint
 // connect exchanges endpoints and moves the queue pair to RTS. The server is ready before it answers, the client when it
 // has the answer.
 func (p *player) connect(sock net.Conn, client bool) error {
-	own, err := p.qp.Endpoint()
+	own, err := p.QP.Endpoint()
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (p *player) connect(sock net.Conn, client bool) error {
 		{State: verbs.QPStateRTR, Remote: peer, MTU: 1024, IRD: 1, HopLimit: 1},
 		{State: verbs.QPStateRTS, ORD: 1},
 	} {
-		if err := p.qp.Modify(a); err != nil {
+		if err := p.QP.Modify(a); err != nil {
 			return err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/argonaut-rdma/argonaut/test/interop/internal/bare"
 	"github.com/argonaut-rdma/argonaut/verbs"
 )
 
@@ -14,73 +15,31 @@ const (
 	recvID = 2
 )
 
-// player is one end: a queue pair with receives posted.
+// player is an end whose memory is a message that is sent, then one that is received.
 type player struct {
-	c   config
-	pd  *verbs.PD
-	mr  *verbs.MR
-	ch  *verbs.CompChannel
-	cq  *verbs.CQ
-	qp  *verbs.QP
-	mem []byte // what is sent, then what is received
+	*bare.End
+	c config
 }
 
-// newPlayer makes everything but the connection. What it returns is to be closed, also on an error.
-func newPlayer(dev *verbs.Device, c config) (p *player, err error) {
-	p = &player{c: c, mem: make([]byte, 2*c.size)}
-	if p.pd, err = dev.AllocPD(); err != nil {
-		return p, err
+// newPlayer makes everything but the connection, with receives posted.
+func newPlayer(dev *verbs.Device, c config) (*player, error) {
+	e, err := bare.New(dev, bare.Config{Mem: make([]byte, 2*c.size), Access: verbs.AccessLocalWrite, SendWR: 2, RecvWR: recvs})
+	if err != nil {
+		return nil, err
 	}
-	if p.mr, err = p.pd.RegMR(p.mem, verbs.AccessLocalWrite); err != nil {
-		return p, err
-	}
-	if p.ch, err = dev.CreateCompChannel(); err != nil {
-		return p, err
-	}
-	if p.cq, err = dev.CreateCQ(verbs.CQConfig{Depth: recvs + 2, Channel: p.ch}); err != nil {
-		return p, err
-	}
-	if p.qp, err = p.pd.CreateQP(verbs.QPConfig{SendCQ: p.cq, MaxSendWR: 2, MaxRecvWR: recvs}); err != nil {
-		return p, err
-	}
+	p := &player{e, c}
 	for range recvs {
 		if err := p.receive(); err != nil {
-			return p, err
+			return nil, errors.Join(err, p.Close())
 		}
 	}
 	return p, nil
 }
 
-func (p *player) close() error {
-	var errs []error
-	if p.qp != nil {
-		_, err := p.qp.Close()
-		errs = append(errs, err)
-	}
-	if p.cq != nil {
-		errs = append(errs, p.cq.Close())
-	}
-	if p.ch != nil {
-		errs = append(errs, p.ch.Close())
-	}
-	if p.mr != nil {
-		errs = append(errs, p.mr.Deregister())
-	}
-	if p.pd != nil {
-		errs = append(errs, p.pd.Close())
-	}
-	return errors.Join(errs...)
-}
-
-func (p *player) receive() error {
-	_, err := p.qp.PostRecv([]verbs.RecvWR{{WRID: recvID, SGEs: []verbs.SGE{{MR: p.mr, Offset: uint64(p.c.size), Length: uint32(p.c.size)}}}})
-	return err
-}
+func (p *player) receive() error { return p.Recv(recvID, p.c.size, p.c.size) }
 
 func (p *player) send() error {
-	_, err := p.qp.PostSend([]verbs.SendWR{{
-		WRID: sendID, Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGEs: []verbs.SGE{{MR: p.mr, Length: uint32(p.c.size)}},
-	}})
+	_, err := p.QP.PostSend([]verbs.SendWR{{WRID: sendID, Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGEs: p.SGE(0, p.c.size)}})
 	return err
 }
 
@@ -119,24 +78,8 @@ func (p *player) play(ctx context.Context, client bool) error {
 // completion waits for one and returns it if it is of a success.
 func (p *player) completion(ctx context.Context) (verbs.WC, error) {
 	var wcs [1]verbs.WC
-	for armed := false; ; {
-		n, err := p.cq.Poll(wcs[:])
-		if err != nil {
-			return wcs[0], err
-		}
-		if n == 1 {
-			return wcs[0], verbs.WCErr(&wcs[0])
-		}
-		if !armed {
-			if err := p.cq.ReqNotify(false); err != nil {
-				return wcs[0], err
-			}
-			armed = true
-			continue
-		}
-		if _, err := p.ch.Wait(ctx); err != nil {
-			return wcs[0], err
-		}
-		armed = false
+	if _, err := p.Poll(ctx, wcs[:]); err != nil {
+		return wcs[0], err
 	}
+	return wcs[0], verbs.WCErr(&wcs[0])
 }

@@ -19,9 +19,7 @@ import (
 	"os/signal"
 	"time"
 
-	"github.com/argonaut-rdma/argonaut/verbs"
-	"github.com/argonaut-rdma/argonaut/verbs/ibverbs"
-	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
+	"github.com/argonaut-rdma/argonaut/test/interop/internal/bare"
 )
 
 type config struct {
@@ -88,21 +86,16 @@ func main() {
 
 // run is one connection, in the role of c.
 func run(ctx context.Context, c config) (err error) {
-	var dev *verbs.Device
-	if c.device == "iwarp" {
-		dev, err = iwarp.Open(iwarp.Config{})
-	} else {
-		dev, err = ibverbs.Open(ibverbs.Config{Device: c.device, Addr: c.local})
-	}
+	dev, err := bare.Open(c.device, c.local)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	p, err := newPinger(dev, c)
-	defer func() { err = errors.Join(err, p.close()) }()
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, p.Close()) }()
 	if c.server {
 		return p.serve(ctx)
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/argonaut-rdma/argonaut/test/interop/internal/bare"
 	"github.com/argonaut-rdma/argonaut/verbs"
 )
 
@@ -24,72 +25,31 @@ const (
 
 // pinger is one end of a connection.
 type pinger struct {
+	*bare.End
 	c    config
-	dev  *verbs.Device
-	pd   *verbs.PD
-	ch   *verbs.CompChannel
-	cq   *verbs.CQ
-	qp   *verbs.QP
-	mr   *verbs.MR
-	mem  []byte
 	sink int
 	got  []int // receives that have come, by place
 }
 
 var errGone = errors.New("the peer has ended the connection")
 
-// newPinger makes everything but the connection. What it returns is to be closed, also on an error.
-func newPinger(dev *verbs.Device, c config) (p *pinger, err error) {
-	p = &pinger{c: c, dev: dev, sink: sourceAt + c.size}
-	p.mem = make([]byte, sourceAt+2*c.size)
-	if p.pd, err = dev.AllocPD(); err != nil {
-		return p, err
-	}
-	acc := verbs.AccessLocalWrite | verbs.AccessRemoteRead | verbs.AccessRemoteWrite
-	if p.mr, err = p.pd.RegMR(p.mem, acc); err != nil {
-		return p, err
-	}
-	if p.ch, err = dev.CreateCompChannel(); err != nil {
-		return p, err
-	}
-	if p.cq, err = dev.CreateCQ(verbs.CQConfig{Depth: 16, Channel: p.ch}); err != nil {
-		return p, err
-	}
-	p.qp, err = p.pd.CreateQP(verbs.QPConfig{SendCQ: p.cq, MaxSendWR: 8, MaxRecvWR: recvs})
+// newPinger makes everything but the connection, with receives posted.
+func newPinger(dev *verbs.Device, c config) (*pinger, error) {
+	e, err := bare.New(dev, bare.Config{
+		Mem:    make([]byte, sourceAt+2*c.size),
+		Access: verbs.AccessLocalWrite | verbs.AccessRemoteRead | verbs.AccessRemoteWrite,
+		SendWR: 8, RecvWR: recvs,
+	})
 	if err != nil {
-		return p, err
+		return nil, err
 	}
+	p := &pinger{End: e, c: c, sink: sourceAt + c.size}
 	for i := range recvs {
 		if err := p.receive(i); err != nil {
-			return p, err
+			return nil, errors.Join(err, p.Close())
 		}
 	}
 	return p, nil
-}
-
-func (p *pinger) close() error {
-	var errs []error
-	if p.qp != nil {
-		_, err := p.qp.Close()
-		errs = append(errs, err)
-	}
-	if p.cq != nil {
-		errs = append(errs, p.cq.Close())
-	}
-	if p.ch != nil {
-		errs = append(errs, p.ch.Close())
-	}
-	if p.mr != nil {
-		errs = append(errs, p.mr.Deregister())
-	}
-	if p.pd != nil {
-		errs = append(errs, p.pd.Close())
-	}
-	return errors.Join(errs...)
-}
-
-func (p *pinger) sge(at, n int) []verbs.SGE {
-	return []verbs.SGE{{MR: p.mr, Offset: uint64(at), Length: uint32(n)}}
 }
 
 // Kinds of work requests; a receive's wr_id is its place, from recvID on.
@@ -99,10 +59,7 @@ const (
 	recvID = 100
 )
 
-func (p *pinger) receive(i int) error {
-	_, err := p.qp.PostRecv([]verbs.RecvWR{{WRID: uint64(recvID + i), SGEs: p.sge(inAt+i*advLen, advLen)}})
-	return err
-}
+func (p *pinger) receive(i int) error { return p.Recv(uint64(recvID+i), inAt+i*advLen, advLen) }
 
 // completion waits for the completion of a send or a one-sided request, or, with recvID, for a receive, and returns its
 // place. Receives that come meanwhile are kept.
@@ -114,18 +71,10 @@ func (p *pinger) completion(ctx context.Context, id uint64) (int, error) {
 			return i, nil
 		}
 		var wc [1]verbs.WC
-		n, err := p.cq.Poll(wc[:])
-		if err == nil && n == 0 {
-			if err = p.cq.ReqNotify(false); err == nil {
-				if n, err = p.cq.Poll(wc[:]); err == nil && n == 0 {
-					_, err = p.ch.Wait(ctx)
-				}
-			}
+		if _, err := p.Poll(ctx, wc[:]); err != nil {
+			return 0, err
 		}
 		switch {
-		case err != nil:
-			return 0, err
-		case n == 0:
 		case wc[0].Status == verbs.StatusWRFlushErr:
 			return 0, errGone
 		case wc[0].Status != verbs.StatusSuccess:
@@ -145,11 +94,11 @@ func (p *pinger) completion(ctx context.Context, id uint64) (int, error) {
 
 // advertise tells the peer of n bytes of ours at at.
 func (p *pinger) advertise(ctx context.Context, at, n int) error {
-	b := p.mem[outAt:][:advLen]
-	binary.BigEndian.PutUint64(b, p.mr.Addr()+uint64(at))
-	binary.BigEndian.PutUint32(b[8:], p.mr.RKey())
+	b := p.Mem[outAt:][:advLen]
+	binary.BigEndian.PutUint64(b, p.MR.Addr()+uint64(at))
+	binary.BigEndian.PutUint32(b[8:], p.MR.RKey())
 	binary.BigEndian.PutUint32(b[12:], uint32(n))
-	_, err := p.qp.PostSend([]verbs.SendWR{{WRID: sendID, Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGEs: p.sge(outAt, advLen)}})
+	_, err := p.QP.PostSend([]verbs.SendWR{{WRID: sendID, Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGEs: p.SGE(outAt, advLen)}})
 	if err != nil {
 		return err
 	}
@@ -163,17 +112,17 @@ func (p *pinger) heard(ctx context.Context) (addr uint64, rkey uint32, n int, er
 	if err != nil {
 		return 0, 0, 0, err
 	}
-	b := p.mem[inAt+i*advLen:][:advLen]
+	b := p.Mem[inAt+i*advLen:][:advLen]
 	addr, rkey, n = binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), int(binary.BigEndian.Uint32(b[12:]))
 	return addr, rkey, n, p.receive(i)
 }
 
 // ping is the client.
 func (p *pinger) ping(ctx context.Context) error {
-	if _, err := p.qp.Connect(ctx, p.c.addr, verbs.ConnParam{IRD: 1, ORD: 1}); err != nil {
+	if _, err := p.QP.Connect(ctx, p.c.addr, verbs.ConnParam{IRD: 1, ORD: 1}); err != nil {
 		return err
 	}
-	source, sink := p.mem[sourceAt:][:p.c.size], p.mem[p.sink:][:p.c.size]
+	source, sink := p.Mem[sourceAt:][:p.c.size], p.Mem[p.sink:][:p.c.size]
 	for round := 0; p.c.count == 0 || round < p.c.count; round++ {
 		text(source, round)
 		clear(sink)
@@ -190,7 +139,7 @@ func (p *pinger) ping(ctx context.Context) error {
 		}
 		p.print("ping data: ", sink)
 	}
-	return p.qp.Disconnect()
+	return p.QP.Disconnect()
 }
 
 // text fills b as rping does: the number of the round, then letters, and a 0 at the end.
@@ -210,7 +159,7 @@ func (p *pinger) print(what string, b []byte) {
 
 // serve is the server, of one connection.
 func (p *pinger) serve(ctx context.Context) error {
-	l, err := p.dev.Listen(ctx, p.c.addr)
+	l, err := p.Dev.Listen(ctx, p.c.addr)
 	if err != nil {
 		return err
 	}
@@ -222,7 +171,7 @@ func (p *pinger) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.Accept(ctx, p.qp, verbs.ConnParam{IRD: 1, ORD: 1}); err != nil {
+	if err := r.Accept(ctx, p.QP, verbs.ConnParam{IRD: 1, ORD: 1}); err != nil {
 		return err
 	}
 	for round := 0; ; round++ {
@@ -231,7 +180,7 @@ func (p *pinger) serve(ctx context.Context) error {
 			return nil
 		}
 		if err == nil {
-			p.print("server ping data: ", p.mem[sourceAt:][:n])
+			p.print("server ping data: ", p.Mem[sourceAt:][:n])
 			_, err = p.answer(ctx, verbs.OpWrite)
 		}
 		if err != nil {
@@ -249,8 +198,8 @@ func (p *pinger) answer(ctx context.Context, op verbs.Opcode) (int, error) {
 	if n > p.c.size {
 		return 0, fmt.Errorf("the client has buffers of %d bytes, we of %d: use -S", n, p.c.size)
 	}
-	_, err = p.qp.PostSend([]verbs.SendWR{{
-		WRID: opID, Opcode: op, Flags: verbs.SendSignaled, SGEs: p.sge(sourceAt, n), RemoteAddr: addr, RKey: rkey,
+	_, err = p.QP.PostSend([]verbs.SendWR{{
+		WRID: opID, Opcode: op, Flags: verbs.SendSignaled, SGEs: p.SGE(sourceAt, n), RemoteAddr: addr, RKey: rkey,
 	}})
 	if err != nil {
 		return 0, err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/argonaut-rdma/argonaut/buffer"
 	"github.com/argonaut-rdma/argonaut/conn"
+	"github.com/argonaut-rdma/argonaut/test/interop/internal/bare"
 )
 
 const (
@@ -33,7 +34,7 @@ type echo struct {
 // client opens its connections, has messages come back on each of them, all at the same time, and ends them. A
 // connection that the server has cut is no failure.
 func client(ctx context.Context, o *options, peer string, cut bool) (err error) {
-	dev, err := open(o)
+	dev, err := bare.Open(o.device, o.addr)
 	if err != nil {
 		return err
 	}

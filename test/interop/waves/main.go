@@ -15,10 +15,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
-
-	"github.com/argonaut-rdma/argonaut/verbs"
-	"github.com/argonaut-rdma/argonaut/verbs/ibverbs"
-	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
 )
 
 type options struct {
@@ -66,13 +62,6 @@ func run(ctx context.Context, o *options, peer string, cut bool) error {
 	}
 	o.self = []string{exe}
 	return waves(ctx, o, func(s string) { fmt.Println("waves: " + s) })
-}
-
-func open(o *options) (*verbs.Device, error) {
-	if o.device == "iwarp" {
-		return iwarp.Open(iwarp.Config{})
-	}
-	return ibverbs.Open(ibverbs.Config{Device: o.device, Addr: o.addr})
 }
 
 var errLeft = errors.New("something is left")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/argonaut-rdma/argonaut/buffer"
 	"github.com/argonaut-rdma/argonaut/conn"
+	"github.com/argonaut-rdma/argonaut/test/interop/internal/bare"
 )
 
 // Times within which a wave is over, and within which nothing is left of it: siw lets go of a connection that was being
@@ -51,7 +52,7 @@ func (s *server) onMessage(c *conn.Conn, m conn.Message) {
 // waves is all of it. say gets a line for each wave.
 func waves(ctx context.Context, o *options, say func(string)) (err error) {
 	say(fmt.Sprintf("seed %d", o.seed))
-	dev, err := open(o)
+	dev, err := bare.Open(o.device, o.addr)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ import (
 
 var (
 	out   = flag.String("out", "", "folder for memory.md and the plots, where with -only the one table is replaced; none: the tables go to standard output")
-	only  = flag.String("only", "", "one table: registration, deregistration, message, growth, cost")
+	only  = flag.String("only", "", "one table: registration, deregistration, message, growth, cost, ratios")
 	large = flag.Int64("max", 1<<30, "largest region of the registration table, in bytes")
 	runs  = flag.Int("runs", 5, "runs of each measurement; the table has the median and the least")
 )
@@ -93,11 +93,11 @@ func run() error {
 		name string
 		f    func() (*table, error)
 	}{
-		{"registration", registration}, {"deregistration", deregistration}, {"message", messages}, {"growth", growth}, {"cost", cost},
+		{"registration", registration}, {"deregistration", deregistration}, {"message", messages}, {"growth", growth}, {"cost", cost}, {"ratios", ratios},
 	}
 	var tables []*table
 	for _, b := range all {
-		if *only != "" && *only != b.name {
+		if *only != b.name && (*only != "" || b.name == "ratios") {
 			continue
 		}
 		begin := time.Now()

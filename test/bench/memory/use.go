@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"runtime"
 	"slices"
 	"sync"
@@ -15,7 +16,6 @@ import (
 
 	"github.com/argonaut-rdma/argonaut/buffer"
 	"github.com/argonaut-rdma/argonaut/verbs"
-	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
 )
 
 func alignedTo(mem []byte, align uintptr) uintptr {
@@ -388,8 +388,8 @@ func (p *pair) close() {
 func newPair() (*pair, error) {
 	p := &pair{}
 	ctx := context.Background()
-	open := func(pin bool) (*verbs.PD, *verbs.CQ, *verbs.QP, error) {
-		dev, err := iwarp.Open(iwarp.Config{Pin: pin})
+	end := func(pin bool) (*verbs.PD, *verbs.CQ, *verbs.QP, error) {
+		dev, err := open(pin)
 		if err != nil {
 			return nil, nil, nil, err
 		}
@@ -411,14 +411,15 @@ func newPair() (*pair, error) {
 		p.done = append(p.done, func() error { _, err := qp.Close(); return err })
 		return pd, cq, qp, nil
 	}
-	peer, _, peerQP, err := open(false)
+	peer, _, peerQP, err := end(false)
+	peerDone := 4 // behind its device, PD and CQ, and unmap: it goes before those, and after its queue pair
 	if err != nil {
 		return nil, err
 	}
-	if p.pd, p.cq, p.qp, err = open(true); err != nil {
+	if p.pd, p.cq, p.qp, err = end(true); err != nil {
 		return nil, err
 	}
-	ln, err := peer.Device().Listen(ctx, "127.0.0.1:0")
+	ln, err := peer.Device().Listen(ctx, net.JoinHostPort(*addr, "0"))
 	if err != nil {
 		return nil, err
 	}
@@ -439,7 +440,20 @@ func newPair() (*pair, error) {
 	if err := ln.Close(); err != nil {
 		return nil, err
 	}
-	if p.sink, err = peer.RegMR(make([]byte, 1<<20), verbs.AccessLocalWrite); err != nil {
+	mem, unmap, err := mapped(1<<20, false)
+	if err != nil {
+		return nil, err
+	}
+	p.done = slices.Insert(p.done, 0, unmap)
+	if !peer.Device().Caps().ScopedKeys {
+		// Given up behind the queue pairs: see Caps.DeregBarrier.
+		p.rkey, err = peer.RegMR(mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+		if err == nil {
+			p.done = slices.Insert(p.done, peerDone, p.rkey.Deregister)
+		}
+		return p, err
+	}
+	if p.sink, err = peer.RegMR(mem, verbs.AccessLocalWrite); err != nil {
 		return nil, err
 	}
 	p.done = append(p.done, p.sink.Deregister)

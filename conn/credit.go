@@ -107,13 +107,11 @@ func (c *Conn) Promote() { c.kick(mailPromote) }
 // promoted posts the receive buffers that were held back, as if the peer had
 // filled them and they had been taken up. It runs on the poller.
 func (c *Conn) promoted() {
-	if !c.rx.started { // the queue pair may not be there yet
-		c.rx.promote = true
+	c.rx.promote = true
+	if !c.rx.started || c.rx.dead || c.rx.promoted || !c.staged.Load() { // the queue pair may not be there before the first packet
 		return
 	}
-	if c.rx.dead || !c.staged.CompareAndSwap(true, false) {
-		return
-	}
+	c.rx.promoted = true
 	n := c.e.cfg.Credits - c.e.cfg.StagedCredits
 	missing := c.l.enlarge(c, n)
 	c.owed.Add(int32(n - missing)) // the queue has had buffers for these
@@ -125,7 +123,16 @@ func (c *Conn) promoted() {
 		}
 		c.repost(b, false)
 	}
+	c.allGiven()
 	c.p.touch(c)
+}
+
+// allGiven ends the time of few credits, unless buffers for the others are still
+// waited for: until then each that was taken is to be given back soon.
+func (c *Conn) allGiven() {
+	if c.rx.promoted && c.rx.waiting == 0 {
+		c.staged.Store(false)
+	}
 }
 
 // outstanding is how many receive buffers the peer may think it can use:

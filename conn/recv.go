@@ -7,13 +7,14 @@ import (
 
 // rxState is the receiving side of a connection. It belongs to the poller.
 type rxState struct {
-	started bool // the first packet has come
-	promote bool // Promote was called before
-	dead    bool // no callback any more, and nothing is handled
-	parked  bool // the peer has parked our rendezvous
-	reaped  bool // everything has been given back; guarded by poller.mu
-	touched bool // in poller.touched
-	credits int  // came with this batch's packets
+	started  bool // the first packet has come
+	promote  bool // Promote has been called
+	promoted bool // and all buffers have been given, or are waited for
+	dead     bool // no callback any more, and nothing is handled
+	parked   bool // the peer has parked our rendezvous
+	reaped   bool // everything has been given back; guarded by poller.mu
+	touched  bool // in poller.touched
+	credits  int  // came with this batch's packets
 
 	in       packetQueue // packets not yet handled, the first perhaps in part
 	gate     gate        // why in is not handled

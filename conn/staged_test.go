@@ -3,14 +3,31 @@ package conn
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/argonaut-rdma/argonaut/buffer"
 	"github.com/argonaut-rdma/argonaut/conn/internal/wire"
 	"github.com/argonaut-rdma/argonaut/test/env"
 )
+
+// exhaust takes all memory of the node's arena.
+func (n *node) exhaust() (release func()) {
+	var all []buffer.RDMABuffer
+	for _, size := range []int{1 << 20, 128 << 10, 16 << 10, 4 << 10} {
+		for b, ok := n.a.TryGet(size, n.recvOwner); ok; b, ok = n.a.TryGet(size, n.recvOwner) {
+			all = append(all, b)
+		}
+	}
+	return func() {
+		for _, b := range all {
+			b.Release()
+		}
+	}
+}
 
 // receives is how many receive buffers the endpoint has posted.
 func (n *node) receives() int { return n.Endpoint.Stats().RecvPosted }
@@ -153,24 +170,42 @@ func TestPromoteAtAnyTime(t *testing.T) {
 	t.Run("without memory", func(t *testing.T) {
 		p := newPair(t, nodeConfig{}, nodeConfig{Config: Config{StagedCredits: 2}})
 		p.b.expect(p.ba, "first", p.a.send(p.ab, "first"))
-		var all []func()
-		for _, size := range []int{1 << 20, 128 << 10, 16 << 10, 4 << 10} {
-			for {
-				b, ok := p.b.a.TryGet(size, p.b.recvOwner)
-				if !ok {
-					break
-				}
-				all = append(all, b.Release)
-			}
-		}
+		release := p.b.exhaust()
 		p.ba.Promote()
 		require.Eventually(t, func() bool { return p.b.Endpoint.Stats().MemoryWaits == 14 }, wait, time.Millisecond)
 		require.Equal(t, 2, p.b.receives())
-		for _, release := range all {
-			release()
-		}
+		release()
 		require.Eventually(t, func() bool { return p.b.receives() == 16 }, wait, time.Millisecond)
 	})
+}
+
+// Who waits for memory of what Promote gives goes on giving back the few credits
+// that there are: the peer may have used them for packets without data.
+func TestPromoteWithoutMemoryGivesBack(t *testing.T) {
+	var closed atomic.Bool
+	p := newPair(t, nodeConfig{Config: Config{Admit: func(*Conn, []byte, int64) bool { return !closed.Load() }}},
+		nodeConfig{Config: Config{StagedCredits: 2}})
+	p.b.expect(p.ba, "first", p.a.send(p.ab, "first"))
+	release := p.b.exhaust()
+	p.ba.Promote()
+	require.Eventually(t, func() bool { return p.b.Endpoint.Stats().MemoryWaits == 14 }, wait, time.Millisecond)
+	packets := p.ba.Stats().PacketsReceived
+	came := func(n uint64) {
+		t.Helper()
+		require.Eventually(t, func() bool { return p.ba.Stats().PacketsReceived == packets+n }, wait, time.Millisecond)
+	}
+	closed.Store(true)
+	p.b.send(p.ba, "parked")
+	came(1) // it says so
+	closed.Store(false)
+	p.ab.Resume()
+	p.a.expect(p.ab, "parked", nil)
+	came(2) // and that it is over
+	p.b.expect(p.ba, "second", p.a.send(p.ab, "second"))
+	release()
+	require.Eventually(t, func() bool { return p.b.receives() == 16 }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return !p.ba.staged.Load() }, wait, time.Millisecond)
+	p.b.expect(p.ba, "third", p.a.send(p.ab, "third", 5000))
 }
 
 // A request that holds credits back is refused, as both sides would wait for the

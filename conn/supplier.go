@@ -183,6 +183,7 @@ func (c *Conn) supplied() {
 		c.rx.waiting--
 		c.repost(b, false)
 	}
+	c.allGiven()
 	if err != nil {
 		c.fail(c.fault(FaultLocal, err))
 	}

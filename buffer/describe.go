@@ -53,7 +53,10 @@ func (a *Arena) uses() map[uint32]use {
 				return
 			}
 			u := use{b.gen & maxGen, what}
-			if old, ok := uses[b.num()]; ok && old.gen == u.gen && old.what != what {
+			switch old, ok := uses[b.num()]; {
+			case ok && old.gen > u.gen: // of the past
+				return
+			case ok && old.gen == u.gen && old.what != what:
 				u.what = old.what + ", " + what
 			}
 			uses[b.num()] = u

@@ -68,8 +68,9 @@
 // (de)registrations on a pool that ends with the call, except for a call stuck
 // in the device.
 //
-// Get and Release use caches and take no lock. Lock order:
-// attachSem, then mu. No lock is held while a device is called, except attachSem.
+// Get and Release use caches and take no lock. Lock order: attachSem, then mu,
+// and attachSem before what describers lock (Arena.Describe). No lock is held
+// while a device is called, except attachSem.
 //
 // # Errors
 //

@@ -64,6 +64,14 @@ func TestDescribe(t *testing.T) {
 	stop2 := describe("a message of osd.3")
 	require.Equal(t, []string{"a message of osd.3"}, what(), "not twice")
 	stop2()
+	stale := b
+	stale.gen--
+	late := a.Describe(func(yield func(RDMABuffer, string)) {
+		yield(b, "a message of osd.3")
+		yield(stale, "of the past, said last")
+	})
+	require.Equal(t, []string{"a message of osd.3"}, what())
+	late()
 	stop()
 	stop()
 	require.Empty(t, what())

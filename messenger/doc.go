@@ -95,7 +95,7 @@
 //
 // Messenger.mu before Connection.mu before link.mu; Connection.mu before
 // strand.mu, before the mu of a transport's bulk tables, and before conn's
-// locks. None is held while a Dispatcher runs or a Message is released, nor that
+// locks; the lists of held messages come last. None is held while a Dispatcher runs or a Message is released, nor that
 // of a throttle while a waiter is woken. Connection.recvMu comes before all of
 // them and is held while FastDispatch runs; only what receives takes it.
 //

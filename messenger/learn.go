@@ -35,9 +35,9 @@ func (m *Messenger) tell() {
 	m.told, m.wire = nil, nil
 	for _, a := range m.bound {
 		if ap, err := netip.ParseAddrPort(a.HostPort()); err == nil && ap.Addr().IsUnspecified() {
-			ip := m.learned[0]
-			if ap.Addr().Is6() && m.learned[1].IsValid() {
-				ip = m.learned[1]
+			ip, v6 := m.learned[0], m.learned[1]
+			if ap.Addr().Is6() && v6.IsValid() && (!v6.IsLoopback() || !ip.IsValid() || ip.IsLoopback()) {
+				ip = v6
 			}
 			if ip.IsValid() {
 				a.URL = a.Scheme() + "://" + netip.AddrPortFrom(ip, ap.Port()).String()

@@ -12,13 +12,13 @@ type Config struct {
 	// serves. Connections are made from it. Default: whatever the routing table
 	// says, which fails where that leads to another device.
 	Addr string
-	// Port is the port of queue pairs, from 1. Default: the one that serves Addr,
+	// Port is the port of queue pairs, 1 to 255. Default: the one that serves Addr,
 	// without Addr the first that is active. Connections through the connection
 	// manager use the port of their address whatever is said here.
 	Port int
-	// GIDIndex is the entry of the port's GID table that queue pairs connected
-	// out of band use (QP.Modify). Default, 0: the best one, with Addr's if that
-	// is set: RoCE v2 before v1, a routable address before a link-local one.
+	// GIDIndex is the entry of the port's GID table, up to 255, that queue pairs
+	// connected out of band use (QP.Modify). Default, 0: the best one, with Addr's
+	// if that is set: RoCE v2 before v1, a routable address before a link-local one.
 	GIDIndex int
 	// Core is passed to verbs.NewDevice.
 	Core verbs.Config

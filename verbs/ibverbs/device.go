@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/netip"
 	"os"
 	"sync"
@@ -73,8 +74,8 @@ func OpenDriver(cfg Config) (driver.Device, error) {
 }
 
 func open(cfg Config) (_ *device, err error) {
-	if cfg.Port < 0 || cfg.GIDIndex < 0 {
-		return nil, fmt.Errorf("ibverbs: port %d, GID index %d: %w", cfg.Port, cfg.GIDIndex, driver.ErrInvalid)
+	if cfg.Port < 0 || cfg.Port > math.MaxUint8 || cfg.GIDIndex < 0 || cfg.GIDIndex > maxGIDIndex {
+		return nil, fmt.Errorf("ibverbs: port %d, GID index %d, at most 255: %w", cfg.Port, cfg.GIDIndex, driver.ErrInvalid)
 	}
 	d := &device{
 		log:  cfg.Core.Logger,

@@ -51,6 +51,9 @@ func (p *PortInfo) GID(addr netip.Addr) (GIDInfo, bool) {
 	addr = addr.Unmap().WithZone("")
 	best, rank := GIDInfo{}, -1
 	for _, g := range p.GIDs {
+		if g.Index > maxGIDIndex {
+			continue
+		}
 		r := 0
 		if p.LinkLayer != linkInfiniBand {
 			if addr.IsValid() && g.Addr.Unmap() != addr {
@@ -82,6 +85,8 @@ type Match struct {
 const (
 	roceV2         = "RoCE v2"
 	linkInfiniBand = "InfiniBand"
+	// maxGIDIndex is what an address of ibv_modify_qp(3) has room for.
+	maxGIDIndex = 255
 )
 
 // Find returns the device of devs that serves connections from addr, an address

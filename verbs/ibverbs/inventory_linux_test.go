@@ -138,4 +138,8 @@ func TestGIDOutOfBand(t *testing.T) {
 			require.Equal(t, c.want, g.Index, c)
 		}
 	}
+	far := PortInfo{GIDs: []GIDInfo{{Index: 256, Addr: netip.MustParseAddr("192.0.2.1"), Type: roceV2}, {Index: 3}}}
+	g, ok := far.GID(netip.Addr{})
+	require.True(t, ok)
+	require.Equal(t, 3, g.Index, "no queue pair can name entry 256")
 }

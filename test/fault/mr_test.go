@@ -261,22 +261,22 @@ func (tr *transfer) run() {
 		}) && each(func(s, _ *side) bool {
 			return s.send(verbs.SendWR{WRID: note, Opcode: verbs.OpSend, SGEs: []verbs.SGE{{MR: s.srcMR, Offset: at, Length: noteSize}}})
 		}) && each(func(s, peer *side) bool {
-			if !s.wait(uint64(c), tr.step) {
+			if !s.wait(uint64(c), peer.end, tr.step) {
 				return false
 			}
 			// What was announced is there, unless its memory has been given up.
 			require.True(tr.t, tr.mr == s.dstMR || tr.mr == peer.srcMR || tr.holds(s.dst, c, chunkSize), "chunk %d", c)
 			require.True(tr.t, tr.mr == s.notesMR || tr.mr == peer.srcMR || tr.holds(s.notes[c*noteSize:][:noteSize], c, noteSize), "note %d", c)
 			return true
-		}) && each(func(s, _ *side) bool {
-			return s.wait(write, tr.step) && s.wait(note, tr.step)
+		}) && each(func(s, peer *side) bool {
+			return s.wait(write, peer.end, tr.step) && s.wait(note, peer.end, tr.step)
 		}) && each(func(s, peer *side) bool {
 			return s.send(verbs.SendWR{
 				WRID: read, Opcode: verbs.OpRead, SGEs: []verbs.SGE{{MR: s.backMR, Offset: at, Length: chunkSize}},
 				RemoteAddr: peer.dstMR.Addr() + at, RKey: peer.rkey,
 			})
-		}) && each(func(s, _ *side) bool {
-			if !s.wait(read, tr.step) {
+		}) && each(func(s, peer *side) bool {
+			if !s.wait(read, peer.end, tr.step) {
 				return false
 			}
 			// A READ that raced with the end of its source has failed.

@@ -151,11 +151,10 @@ func (e *end) accepted(n int, err error, id uint64) bool {
 }
 
 // wait polls until the request id has come back; false if it failed, or another
-// did, or nothing comes any more.
-func (e *end) wait(id uint64, polled func()) bool {
-	// Some devices complete nothing after a violation.
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
+// did, or nothing comes any more: some devices complete nothing after a
+// violation, and some do not tell the peer.
+func (e *end) wait(id uint64, peer *end, polled func()) bool {
+	until := time.Now().Add(5 * time.Second)
 	for e.posted[id] {
 		if e.poll() > 0 {
 			polled()
@@ -165,10 +164,20 @@ func (e *end) wait(id uint64, polled func()) bool {
 		if e.poll() > 0 {
 			continue
 		}
-		if _, err := e.ch.Wait(ctx); err != nil {
-			require.ErrorIs(e.t, err, context.DeadlineExceeded)
+		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+		_, err := e.ch.Wait(ctx)
+		cancel()
+		if err == nil {
+			continue
+		}
+		require.ErrorIs(e.t, err, context.DeadlineExceeded)
+		// What it has done before it failed has had the time to come.
+		if over := peer.failed; over || time.Now().After(until) {
 			e.failed = true
 			return false
+		}
+		for peer.poll() > 0 {
+			polled()
 		}
 	}
 	return !e.failed

@@ -67,9 +67,9 @@ func (w *wide) write(g *buffer.Grant, addr uint64, n int) {
 	}
 	sges := []verbs.SGE{{MR: w.local, Length: uint32(n)}}
 	require.True(w.t, w.x.send(verbs.SendWR{WRID: 1, Opcode: verbs.OpWrite, SGEs: sges, RemoteAddr: addr, RKey: w.rkey}))
-	require.True(w.t, w.x.wait(1, func() {}))
+	require.True(w.t, w.x.wait(1, w.y, func() {}))
 	require.True(w.t, w.x.send(verbs.SendWR{WRID: 2, Opcode: verbs.OpRead, SGEs: sges, RemoteAddr: addr, RKey: w.rkey}))
-	require.True(w.t, w.x.wait(2, func() {}))
+	require.True(w.t, w.x.wait(2, w.y, func() {}))
 }
 
 // end closes everything. What a panic has kept is kept by the arena, too.

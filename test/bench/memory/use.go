@@ -369,12 +369,12 @@ func cost() (*table, error) {
 
 // pair is a connection between two devices of this process; its initiator pins.
 type pair struct {
-	pd, peer *verbs.PD
-	qp       *verbs.QP
-	cq       *verbs.CQ
-	sink     *verbs.MR
-	rkey     *verbs.MR
-	done     []func() error
+	pd   *verbs.PD
+	qp   *verbs.QP
+	cq   *verbs.CQ
+	sink *verbs.MR
+	rkey *verbs.MR
+	done []func() error
 }
 
 func (p *pair) close() {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
@@ -141,8 +142,10 @@ func (e *tcpEcho) addr() string { return e.ln.Addr().String() }
 func (e *tcpEcho) close() error { return errors.Join(e.g.Wait(), e.ln.Close()) }
 
 // tcpCall is tcpPing whose answers are read by one goroutine and waited for by
-// another, as calls over a shared connection are.
+// another, as calls over a shared connection are, with a deadline.
 func tcpCall(d time.Duration) (v float64, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), d+30*time.Second)
+	defer cancel()
 	server, err := startChild("tcp")
 	if err != nil {
 		return 0, err
@@ -170,7 +173,12 @@ func tcpCall(d time.Duration) (v float64, err error) {
 		if _, err := client.Write(b); err != nil {
 			return 0, err
 		}
-		if err := <-answers; err != nil {
+		select {
+		case err = <-answers:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		if err != nil {
 			return 0, err
 		}
 		n++

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
+	"github.com/argonaut-rdma/argonaut/conn/internal/wire"
 	"github.com/argonaut-rdma/argonaut/verbs"
 )
 
@@ -133,8 +135,11 @@ func (c *Conn) reap(graceful bool) {
 		c.kick(mailReaped)
 		return
 	}
-	if graceful {
+	switch {
+	case graceful:
 		c.disconnect()
+	case errors.Is(c.Err(), ErrClosed):
+		c.sayClose()
 	}
 	// To ERR first: a peer that is in the middle of a transfer sees the
 	// connection go, not its key.
@@ -183,6 +188,80 @@ func (c *Conn) disconnect() {
 	case <-c.cut:
 	case <-t.C:
 	}
+}
+
+// closeGrace bounds the wait for a peer to be told that the connection is closed.
+const closeGrace = 500 * time.Millisecond
+
+// sayClose tells the peer that the connection is being closed, and waits until it
+// has closed its end, too, or does not.
+func (c *Conn) sayClose() {
+	i := c.postClose()
+	if i < 0 {
+		return
+	}
+	t := time.NewTimer(closeGrace)
+	defer t.Stop()
+	for c.saying(i) {
+		select {
+		case <-c.progress:
+		case <-c.qp.Disconnected():
+			return
+		case <-t.C:
+			return
+		}
+	}
+	if c.qp.Disconnect() != nil {
+		return
+	}
+	select {
+	case <-c.qp.Disconnected():
+	case <-t.C:
+	}
+}
+
+// postClose posts a CLOSE, in a control slot that it returns. -1: it can not.
+func (c *Conn) postClose() int {
+	c.e.mu.Lock()
+	closing := c.e.closing
+	c.e.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := slices.Index(c.tx.controlBusy[:], false)
+	if !c.open || c.sentBye || c.credits == 0 || c.peer.Features&wire.FeatureClose == 0 || i < 0 {
+		return -1
+	}
+	why := uint64(wire.CloseConn)
+	if closing {
+		why = wire.CloseEndpoint
+	}
+	s := &c.tx.control[i]
+	s.start()
+	wire.Record{Type: wire.Close, Payload: why}.Put(s.grow(wire.RecordLen))
+	c.putHeader(s)
+	c.tx.wrs[0] = verbs.SendWR{WRID: wrControl | uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGEs: s.sges}
+	if n, _ := c.qp.PostSend(c.tx.wrs[:1]); n == 0 {
+		return -1 // it has gone to ERR meanwhile
+	}
+	c.tx.controlBusy[i] = true
+	c.credits--
+	c.stats.packetsSent.Add(1)
+	return i
+}
+
+// saying reports whether the packet in control slot i has not been sent yet.
+func (c *Conn) saying(i int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.tx.controlBusy[i]
+}
+
+// closedBy is the end of a connection that the peer has closed.
+func closedBy(why uint64) error {
+	if why == wire.CloseEndpoint {
+		return fmt.Errorf("%w, with its endpoint", ErrPeerClosed)
+	}
+	return ErrPeerClosed
 }
 
 // allSent reports whether every completion that is due for sends has come. The

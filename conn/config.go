@@ -93,7 +93,8 @@ type Config struct {
 	OnMessage func(*Conn, Message)
 	// OnFault is called exactly once for each Conn that was handed out by Dial
 	// or OnAccept, with io.EOF after the peer's goodbye, an error that matches
-	// ErrClosed after our own Close or Shutdown, else a *FaultError. It runs on
+	// ErrPeerClosed after its Close, one that matches ErrClosed after our own Close
+	// or Shutdown, else a *FaultError. It runs on
 	// a poller and must not block. No callback of that Conn runs afterwards.
 	OnFault func(*Conn, error)
 	// OnAccept is asked for each valid connection request, before a queue pair

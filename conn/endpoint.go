@@ -78,7 +78,7 @@ func NewEndpoint(dev *verbs.Device, a *buffer.Arena, cfg Config) (*Endpoint, err
 		useSRQ:  caps.SRQ && !cfg.noSRQ,
 		readSGE: max(caps.MaxReadSGE, 1),
 		maxOp:   min(caps.MaxMsgSize, maxOpBytes),
-		conns:   make(map[*Conn]struct{}),
+		conns:   make(map[*Conn]struct{}), features: wire.FeatureClose,
 	}
 	a.Lasting(e.recvOwner) // receive buffers stay posted for as long as the endpoint lives
 	e.sinks, e.sinkOwner = a, e.recvOwner

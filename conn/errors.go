@@ -26,6 +26,10 @@ var (
 	// grant is not live any more, never was, or does not reach so far. It ends
 	// the connection.
 	ErrAccess = errors.New("access refused by the peer's device")
+	// ErrPeerClosed: the peer has closed the connection, by Conn.Close or with its
+	// endpoint. What either side had sent may not have arrived. (After a graceful
+	// end, where all has, it is io.EOF.)
+	ErrPeerClosed = errors.New("closed by the peer")
 	// ErrTimeout: the peer did not do in time what the protocol asks of it.
 	ErrTimeout = errors.New("timed out")
 )

@@ -90,6 +90,7 @@ func TestBadPackets(t *testing.T) {
 		"DONE of nothing":    {rawPacket(ok, rec(wire.Done, 0, 1))},
 		"RTS of other size":  {rawPacket(ok, rts(1, 10), wire.Segment{Addr: 1, Len: 11, RKey: 1})},
 		"RTS of 4 GiB":       {rawPacket(ok, rts(1, 4<<30), wire.Segment{Addr: 1, Len: 0, RKey: 1})},
+		"CLOSE and more":     {rawPacket(ok, rec(wire.Close, 0, 1), rec(wire.Msg, 0, 0))},
 		"after goodbye":      {rawPacket(ok, rec(wire.Goodbye, 0, 0), rec(wire.Msg, 0, 0))},
 	} {
 		t.Run(name, func(t *testing.T) {

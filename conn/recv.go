@@ -139,6 +139,11 @@ func (c *Conn) received(b buffer.RDMABuffer, n int) {
 		c.fail(c.fault(FaultPeer, err))
 		return
 	}
+	if why, ok := wire.IsClose(b.Bytes()[wire.PacketLen:n]); ok { // before what is parked, too
+		c.l.drop(b, c)
+		c.fail(closedBy(why))
+		return
+	}
 	c.rx.credits += int(h.Credits)
 	if !c.rx.started {
 		c.start()
@@ -285,6 +290,8 @@ func (c *Conn) record(p *packet, r wire.Record, body []byte) (bool, error) {
 		return true, nil
 	case wire.Done:
 		return true, c.rndvDone(r.Payload)
+	case wire.Close:
+		return false, c.protocol("%v among other records", r.Type)
 	default: // ParseRecord lets no other type through
 		c.rx.bye = true
 		return true, nil

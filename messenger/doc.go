@@ -103,7 +103,7 @@
 //
 // ErrClosed, ErrReset, ErrTimeout, ErrProtocol, ErrAuth, ErrFeatures,
 // ErrForged, ErrBusy, ErrTooLarge, ErrStaleGrant, ErrBadGrant, ErrInvalid,
-// ErrNotSupported, ErrHandlerPanic, ErrWrongPeer, ErrDraining, ErrResumed, ErrRemote
+// ErrNotSupported, ErrHandlerPanic, ErrWrongPeer, ErrDraining, ErrResumed, ErrPeerClosed, ErrRemote
 // with *RemoteError, a context's error, and *FaultError with the errors of conn and
 // net in it. A reference to a message that is sent twice panics, in the caller.
 package messenger

@@ -43,6 +43,12 @@ var (
 	// ErrReset: the session is over, because its transport failed and the
 	// policy is lossy, or because the peer has dropped it.
 	ErrReset = errors.New("messenger: session reset")
+	// ErrPeerClosed: the peer's side has ended the transport on purpose: it has
+	// marked the connection down, is shutting down, has another transport for the
+	// session, or does not want to go on. (On a stream a process that is killed
+	// looks the same.) A lossy session is over; a lossless one goes on as after any
+	// fault: with nothing to send and Policy.Standby it waits for the peer.
+	ErrPeerClosed = errors.New("messenger: closed by the peer")
 	// ErrTooLarge: the message is larger than the transport or the peer takes.
 	ErrTooLarge = errors.New("messenger: message too large")
 	// ErrStaleGrant: the grant belongs to another connection, or to an earlier

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/test/env"
 )
 
 // A client that has had its reply and shuts down leaves nothing at the server:
@@ -74,4 +76,47 @@ func TestTooLargeMakesRoom(t *testing.T) {
 	require.NoError(t, c.Ready(soon(t)))
 	require.NoError(t, receiveOne(t, sent, "the Send that waited"))
 	require.Equal(t, uint16(2), receiveOne(t, got, "its message"))
+}
+
+// A peer that ends a connection on purpose is no fault of the path: who is told of
+// it learns so, and where the policy has standby, and there is nothing to send,
+// nobody connects to it.
+func TestClosedByThePeer(t *testing.T) {
+	env.UserSpace(t, "under emulation there may be no time to say it")
+	carriers(t, func(t *testing.T, scheme string) {
+		t.Run("lossy", func(t *testing.T) {
+			accepted := make(chan *Connection, 1)
+			reset := make(chan *Connection, 1)
+			p := newPairOf(t, scheme, StatelessServer(), LossyClient(), &handler{accept: func(c *Connection) { accepted <- c }})
+			p.client.AddDispatcher(&handler{reset: func(c *Connection) { reset <- c }})
+			receiveOne(t, accepted, "connection").MarkDown()
+			c := receiveOne(t, reset, "HandleReset")
+			require.ErrorIs(t, c.Err(), ErrPeerClosed)
+			err := c.Send(soon(t), NewMessage(1))
+			require.ErrorIs(t, err, ErrReset)
+			require.ErrorIs(t, err, ErrPeerClosed)
+		})
+		t.Run("standby", func(t *testing.T) {
+			accepted := make(chan *Connection, 1)
+			p := newPairOf(t, scheme, StatefulServer(), LosslessPeer(), &handler{dispatch: echo, accept: func(c *Connection) { accepted <- c }})
+			r, err := p.c.Call(soon(t), NewMessage(1))
+			require.NoError(t, err)
+			r.Release()
+			sc := receiveOne(t, accepted, "connection")
+			require.Eventually(t, func() bool { // nothing is on its way, which a closed socket would answer with a reset
+				return p.c.Stats().UnackedMessages == 0 && sc.Stats().UnackedMessages == 0
+			}, patience, time.Millisecond)
+			attempts := p.client.Stats().Attempts
+			sc.MarkDown()
+			require.Eventually(t, func() bool { return p.c.State() == StateStandby }, patience, time.Millisecond)
+			require.ErrorIs(t, p.c.Err(), ErrPeerClosed)
+			require.Equal(t, attempts, p.client.Stats().Attempts)
+		})
+		t.Run("shutdown", func(t *testing.T) {
+			p := newPairOf(t, scheme, StatefulServer(), LosslessPeer(), &handler{})
+			require.NoError(t, p.server.Shutdown(soon(t)))
+			require.Eventually(t, func() bool { return p.c.State() == StateStandby }, patience, time.Millisecond)
+			require.ErrorIs(t, p.c.Err(), ErrPeerClosed)
+		})
+	})
 }

@@ -400,8 +400,8 @@ func (m *Messenger) onRDMAFault(c *conn.Conn, err error) {
 	if l == nil {
 		return
 	}
-	if errors.Is(err, io.EOF) {
-		err = fmt.Errorf("the peer has closed: %w", err)
+	if errors.Is(err, io.EOF) || errors.Is(err, conn.ErrPeerClosed) {
+		err = fmt.Errorf("%w: %w", ErrPeerClosed, err)
 	}
 	l.fail("transport", err)
 	st := &l.rdma

@@ -180,7 +180,7 @@ func (l *link) readStream(ctx context.Context, t *streamTransport) {
 	for {
 		if err := r.frame(ctx); err != nil {
 			if errors.Is(err, io.EOF) {
-				err = fmt.Errorf("the peer has closed: %w", err)
+				err = fmt.Errorf("%w: %w", ErrPeerClosed, err)
 			}
 			l.fail("read", frameError(err))
 			return

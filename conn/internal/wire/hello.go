@@ -18,6 +18,7 @@ const (
 // Features of an endpoint; a connection has those that both ends have.
 const (
 	FeatureRendezvous uint32 = 1 << iota // takes RTS records and answers with DONE
+	FeatureClose                         // takes CLOSE records
 )
 
 // Hello is what each end says of itself in the connection's private data.

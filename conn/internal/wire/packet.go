@@ -19,15 +19,31 @@ const (
 	RndvRTS                 // head, and grants of the payload
 	Done                    // the number of payloads fetched so far
 	Goodbye                 // nothing follows in this direction
+	Close                   // the connection ends here, whatever is on its way
 )
 
-var typeNames = [...]string{"", "MSG", "FRAG", "RTS", "DONE", "GOODBYE"}
+var typeNames = [...]string{"", "MSG", "FRAG", "RTS", "DONE", "GOODBYE", "CLOSE"}
 
 func (t Type) String() string {
 	if t > 0 && int(t) < len(typeNames) {
 		return typeNames[t]
 	}
 	return fmt.Sprint(uint8(t))
+}
+
+// Why a connection ends, in a CLOSE.
+const (
+	CloseConn     = 1 // it was closed
+	CloseEndpoint = 2 // its endpoint was
+)
+
+// IsClose reports whether b, what a packet holds, is a CLOSE, and why.
+func IsClose(b []byte) (why uint64, ok bool) {
+	if len(b) != RecordLen || Type(b[0]) != Close {
+		return 0, false
+	}
+	r, _, err := ParseRecord(b)
+	return r.Payload, err == nil
 }
 
 const flagParked = 1 // packet flag
@@ -69,7 +85,8 @@ type Record struct {
 	Head     uint32 // bytes of head: Msg, RndvRTS
 	// Payload is the bytes of payload of the whole message (Msg, RndvRTS), or
 	// those still to come, the record's own included (Frag), or the number of
-	// payloads fetched since the connection was made (Done).
+	// payloads fetched since the connection was made (Done), or why it ends
+	// (Close).
 	Payload uint64
 }
 
@@ -114,7 +131,7 @@ func ParseRecord(b []byte) (r Record, n int, err error) {
 			return r, 0, bad("RTS of %d bytes in %d segments, with room for %d bytes", r.Payload, r.Segments, room)
 		}
 		return r, end + int(segs), nil
-	case r.Type == Done:
+	case r.Type == Done, r.Type == Close:
 		return r, end, nil
 	case r.Type == Goodbye:
 		if r.Payload != 0 {

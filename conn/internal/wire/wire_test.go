@@ -127,6 +127,8 @@ func TestRecord(t *testing.T) {
 		{Record{Type: Done, Head: 1}, 9, -1},
 		{Record{Type: Goodbye}, 0, 0},
 		{Record{Type: Goodbye, Payload: 1}, 0, -1},
+		{Record{Type: Close, Payload: CloseEndpoint}, 0, 0},
+		{Record{Type: Close, Head: 1}, 1, -1},
 		{Record{Type: 0}, 0, -1},
 		{Record{Type: 99}, 0, -1},
 	} {
@@ -193,12 +195,12 @@ func FuzzRefusal(f *testing.F) {
 }
 
 func FuzzPacket(f *testing.F) {
-	b := make([]byte, PacketLen+5*RecordLen+2*SegmentLen+20)
+	b := make([]byte, PacketLen+6*RecordLen+2*SegmentLen+20)
 	Packet{Epoch: 7, Credits: 3, Parked: true}.Put(b)
 	o := PacketLen
 	for _, r := range []Record{
 		{Type: Msg, Head: 4, Payload: 6}, {Type: RndvRTS, Head: 3, Segments: 2, Payload: 9},
-		{Type: Done, Payload: 1}, {Type: Goodbye}, {Type: Frag, Payload: 30},
+		{Type: Done, Payload: 1}, {Type: Goodbye}, {Type: Close, Payload: CloseConn}, {Type: Frag, Payload: 30},
 	} {
 		r.Put(b[o:])
 		_, n, err := ParseRecord(b[o:])

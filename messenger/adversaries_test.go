@@ -608,7 +608,7 @@ func TestHalfOpenPeersHaveTwoReceives(t *testing.T) {
 	}
 	dev, a := env.Open(t), newArena(t)
 	t.Cleanup(func() { require.NoError(t, dev.Close()) })
-	m := newMessenger(t, Config{Name: EntityName{OSD, 0}, Arena: a, MaxHalfOpenPerHost: 2 * peers, Transports: []Transport{{
+	m := newMessenger(t, Config{Name: EntityName{OSD, 0}, Arena: a, MaxHalfOpenPerHost: 2 * peers, ConnectTimeout: patience, Transports: []Transport{{
 		Scheme: schemeDevice,
 		Open:   func(cfg conn.Config) (*conn.Endpoint, error) { return conn.NewEndpoint(dev, a, small(cfg)) },
 	}}})

@@ -200,7 +200,7 @@ func (c *Conn) sayClose() {
 	if i < 0 {
 		return
 	}
-	t := time.NewTimer(closeGrace)
+	t := time.NewTimer(min(closeGrace, c.e.cfg.DrainTimeout)) // Shutdown waits for a multiple of the latter
 	defer t.Stop()
 	for c.saying(i) {
 		select {

@@ -57,8 +57,8 @@
 //
 // # Errors
 //
-// ErrClosed, ErrRefused and *RefusedError, ErrProtocol, ErrTimeout, ErrTooLarge,
-// ErrStaleGrant, ErrNotSupported, verbs.ErrInvalid, verbs.ErrLimit, those of
-// buffer for memory, and *FaultError with its FaultKind for connections that
-// failed.
+// ErrClosed, ErrPeerClosed, ErrRefused and *RefusedError, ErrProtocol, ErrTimeout,
+// ErrTooLarge, ErrStaleGrant, ErrAccess, ErrNotSupported, verbs.ErrInvalid,
+// verbs.ErrLimit, those of buffer for memory, and *FaultError with its FaultKind
+// for connections that failed.
 package conn

@@ -137,12 +137,17 @@ var pattern = func() []byte {
 // accepts or who dials.
 func newTransfer(t *testing.T, d device, a attack, at int, acceptor bool) *transfer {
 	tr := &transfer{t: t, a: a, at: at, x: newSide(t, d, a), y: newSide(t, d, a)}
+	for !d.connect(t, tr.x.end, tr.y.end) {
+		tr.x.closeQP()
+		tr.y.closeQP()
+		tr.closeAll()
+		tr.x, tr.y = newSide(t, d, a), newSide(t, d, a)
+	}
 	tr.owner = tr.x
 	if acceptor {
 		tr.owner = tr.y
 	}
 	tr.mr = a.victim(tr.owner)
-	d.connect(t, tr.x.end, tr.y.end)
 	for _, s := range []*side{tr.x, tr.y} {
 		s.rkey = s.dstMR.RKey()
 		if s.scoped(a) {
@@ -331,6 +336,13 @@ func (tr *transfer) end() {
 		for _, mem := range [][]byte{s.dst, s.back} {
 			require.Equal(tr.t, -1, bytes.IndexByte(mem, scrapByte), "the source was read after a deregistration that succeeded")
 		}
+	}
+	tr.closeAll()
+}
+
+// closeAll closes what is left of both ends, which have no queue pairs any more.
+func (tr *transfer) closeAll() {
+	for _, s := range []*side{tr.x, tr.y} {
 		for _, mr := range []*verbs.MR{s.srcMR, s.dstMR, s.notesMR, s.backMR} {
 			require.Zero(tr.t, mr.InFlight())
 			require.NoError(tr.t, mr.Deregister(), fmt.Sprint(mr.Busy()))

@@ -39,7 +39,12 @@ func newWide(t *testing.T, scrub bool) *wide {
 	d := device{addr: env.ListenAddr(), open: func(t testing.TB, _ bool) *verbs.Device {
 		return env.Core(t, unconfined{env.OpenDriver(t)})
 	}}
-	w.x, w.y = d.newEnd(t, false), d.newEnd(t, false)
+	for w.x, w.y = d.newEnd(t, false), d.newEnd(t, false); !d.connect(t, w.x, w.y); w.x, w.y = d.newEnd(t, false), d.newEnd(t, false) {
+		for _, e := range []*end{w.x, w.y} {
+			e.closeQP()
+			e.close()
+		}
+	}
 	var err error
 	// One slot, so that whoever comes next gets the same.
 	w.a, err = buffer.New(buffer.Config{
@@ -52,7 +57,6 @@ func newWide(t *testing.T, scrub bool) *wide {
 		acc |= verbs.AccessRemoteWrite
 	}
 	w.evil, w.local = w.x.memory(buffer.Page, acc)
-	d.connect(t, w.x, w.y)
 	return w
 }
 

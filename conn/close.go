@@ -220,7 +220,9 @@ func (c *Conn) sayClose() {
 	}
 }
 
-// postClose posts a CLOSE, in a control slot that it returns. -1: it can not.
+// postClose posts a CLOSE, in a control slot that it returns. -1: it can not, or the
+// peer is not to be waited for: one that the application does not know yet
+// (Promote) takes the place of others meanwhile.
 func (c *Conn) postClose() int {
 	c.e.mu.Lock()
 	closing := c.e.closing
@@ -228,7 +230,7 @@ func (c *Conn) postClose() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	i := slices.Index(c.tx.controlBusy[:], false)
-	if !c.open || c.sentBye || c.credits == 0 || c.peer.Features&wire.FeatureClose == 0 || i < 0 {
+	if !c.open || c.sentBye || c.staged.Load() || c.credits == 0 || c.peer.Features&wire.FeatureClose == 0 || i < 0 {
 		return -1
 	}
 	why := uint64(wire.CloseConn)

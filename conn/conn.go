@@ -218,10 +218,10 @@ func (c *Conn) startShutdown() {
 	c.kick(mailSettle)
 }
 
-// Close ends the connection at once; what was accepted may not arrive. The peer is
-// told, as far as the path lets it (ErrPeerClosed). It does
-// not block; Done tells when all is given back. Waiting calls end with
-// ErrClosed. A further Close returns nil.
+// Close ends the connection at once; what was accepted may not arrive. The peer
+// is told (ErrPeerClosed), as far as the path lets it, unless Promote is still
+// due. It does not block; Done tells when all is given back. Waiting calls end
+// with ErrClosed. A further Close returns nil.
 func (c *Conn) Close() error {
 	c.abort()
 	return nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/argonaut-rdma/argonaut/conn/internal/wire"
 	"github.com/argonaut-rdma/argonaut/test/env"
+	"github.com/argonaut-rdma/argonaut/verbs"
 )
 
 func TestMessages(t *testing.T) {
@@ -216,5 +217,37 @@ func TestCloseOfASilentPeer(t *testing.T) {
 				require.Equal(t, wire.Record{Type: wire.Close, Payload: wire.CloseConn}, rec)
 			}
 		})
+	}
+}
+
+// Who has not been promoted is not waited for: there may be as many of them as
+// there is room for.
+func TestCloseBeforePromote(t *testing.T) {
+	n := newNode(t, nodeConfig{Config: Config{StagedCredits: 2}})
+	r := newRawPeer(t)
+	_, err := r.connect(n.listen(), rawHello(func(h *wire.Hello) { h.Features |= wire.FeatureClose }))
+	require.NoError(t, err)
+	c := get(t, n.accepted)
+	r.send(rawPacket(wire.Packet{Epoch: rawEpoch}))
+	n.send(c, "x") // once it may
+	next := func() (packet []byte, ok bool) {
+		wc := r.poll()
+		if wc.Status != verbs.StatusSuccess {
+			return nil, false
+		}
+		return r.mem[wc.WRID*rawSize:][wire.PacketLen:wc.ByteLen], true
+	}
+	for {
+		packet, ok := next()
+		require.True(t, ok)
+		if len(packet) > 0 && wire.Type(packet[0]) == wire.Msg {
+			break
+		}
+	}
+	require.NoError(t, c.Close())
+	get(t, c.Done())
+	for packet, ok := next(); ok; packet, ok = next() {
+		_, said := wire.IsClose(packet)
+		require.False(t, said)
 	}
 }

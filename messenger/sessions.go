@@ -163,10 +163,17 @@ func (l *link) answer(in session.Incoming, r *hsResult) (a session.Answer, t tak
 		if a.Verdict == session.SendWait {
 			ex.hurry()
 		}
+		var late *link
+		if a.Verdict == session.SendReset && !a.Full && ex != nil && ex.session.State == session.Connecting {
+			late = ex.giveWay()
+		}
 		if ex != nil {
 			ex.mu.Unlock()
 		}
 		m.mu.Unlock()
+		if late != nil {
+			late.fail("", errReplaced)
+		}
 		return a, t, nil
 	}
 	// Larger than that of an attempt of ours that lost the race: it may come later.
@@ -234,6 +241,19 @@ func (c *Connection) hurry() {
 		c.due = c.due.Add(-c.m.cfg.BackoffMax)
 		c.startConnecting()
 	}
+}
+
+// giveWay gives our own attempt up, which the caller ends: the peer has been told
+// to ask anew for the session that it may have taken that for. Its answer, and
+// messages behind it, may be here already: were they received now, the numbers
+// would begin anew behind them, and the peer would send them again. c.mu is held.
+func (c *Connection) giveWay() *link {
+	l := c.attempt
+	if l != nil {
+		c.attempt = nil
+		c.due = time.Now().Add(c.m.cfg.BackoffMin) // the peer is about to ask
+	}
+	return l
 }
 
 // leaveStandby connects, if the session is in standby. c.mu is held.

@@ -19,11 +19,11 @@ bin=/run/tmp/bin
 # (The conformance suite does that for its subtests itself.) Those that have nothing to do with a device, in
 # elsewhere/PACKAGE, are not run: under emulation they take long.
 suite() {
-	local type=$1 package=$2 name=${2//\//-} status=0 log elsewhere limit=300s
+	local type=$1 package=$2 name=${2//\//-} status=0 log elsewhere limit=590s
 	[[ ${strict-1} = 1 ]] || limit=150s
 	log=/run/tmp/$name.log
 	elsewhere=$(sed '/^#/d; s/.*/^&$/' "elsewhere/$name" 2>/dev/null | paste -sd '|')
-	(cd "$root/$package" && timeout 310 "$bin/$name.test" -test.v -test.short -test.timeout "$limit" \
+	(cd "$root/$package" && timeout 600 "$bin/$name.test" -test.v -test.short -test.timeout "$limit" \
 		${elsewhere:+-test.skip "$elsewhere"} ${tests:+-test.run "$tests"} 2>&1) | tee "$log" || status=$?
 	[[ -z $tests ]] || return "$status"
 	diff <(cat "skips/$name" "skips/$name.$type" 2>/dev/null | sed 's/ *#.*//; /^$/d' | sort) \
@@ -39,10 +39,18 @@ smoke+='|PostRefusals|BusyParents|DeregisterWhilePosted|PrivateData|Reject|Nobod
 
 smoke() { timeout 300 "$bin/verbs-ibverbs.test" -test.v -test.short -test.timeout 290s -test.run "$smoke"; }
 
+# delivery lets four messengers send to one another while their connections are cut.
+delivery() {
+	local limit=1790s
+	[[ ${strict-1} = 1 ]] || limit=100s
+	ARGONAUT_DELIVERY_MESSAGES=$messages ARGONAUT_DELIVERY_MAX=262144 ARGONAUT_DELIVERY_LARGE=0 timeout 1800 \
+		"$bin/messenger.test" -test.v -test.timeout "$limit" -test.run 'TestDeliveryUnderFire/device$'
+}
+
 network_up
 for type in $devices; do
 	until=$((SECONDS + 300)) # where the run is not strict
-	export ARGONAUT_KILL_ROUNDS=2
+	export ARGONAUT_KILL_ROUNDS=2 ARGONAUT_FAULT_STRIDE=7
 	export ARGONAUT_RDMA_DEVICE=${type}0 ARGONAUT_RDMA_ADDR=$guest_addr ARGONAUT_RDMA_ADDR6=$guest_addr6
 	always step "$type/add" device_add "$type"
 	if [[ -n $bench ]]; then
@@ -63,6 +71,7 @@ for type in $devices; do
 	for package in "${packages[@]}"; do
 		report "$type/$package" suite "$type" "$package"
 	done
+	report "$type/delivery" delivery
 	report "$type/waves" timeout 300 "$bin/waves" -device "${type}0" -addr "$guest_addr"
 	report "$type/perf" timeout 120 "$bin/perf" -device "${type}0" -addr "$guest_addr" -short -runs 1
 	report "$type/removed" removed "$type" # and added again, to be deleted in peace

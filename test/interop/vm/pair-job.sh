@@ -15,8 +15,8 @@ bin=/run/tmp/bin
 node_addr=10.8.0.1
 client_addr=10.8.0.2
 store=rdma://$node_addr:7471
-port_of() { case $1 in clean) echo 7501 ;; cut) echo 7502 ;; lossy) echo 7503 ;; esac; }
-messages_of() { case $1 in cut) echo 2000 ;; *) echo 400 ;; esac; }
+port_of() { case $1 in clean) echo 7501 ;; cut) echo 7502 ;; down) echo 7503 ;; lossy) echo 7504 ;; esac; }
+messages_of() { case $1 in cut | down) echo 2000 ;; *) echo 400 ;; esac; }
 
 # link_up ADDR gives the guest its address on the network of the pair, and the device.
 link_up() {
@@ -104,23 +104,42 @@ both() {
 
 path_clean() { both clean 3 8000000; }
 
-# path_cut takes the link down for a second, again and again. (More often than rdma_cm asks again, every 4 s, few new
-# connections would come about.)
-path_cut() {
+# carrier STATE has the script pair plug the cable ("on") or pull it ("off").
+carrier() {
+	local tries=0
+	echo "$1" >carrier
+	until [[ $(</sys/class/net/eth0/carrier) == $([[ $1 == on ]] && echo 1 || echo 0) ]]; do
+		[[ $((tries += 1)) -lt 100 ]] || { echo "the carrier does not go $1"; return 1; }
+		sleep 0.1
+	done
+}
+
+# administratively STATE sets the interface "up" or "down".
+administratively() { ip link set eth0 "$1"; }
+
+# interrupted PHASE DOWN UP takes the path away for a second, again and again, by the commands DOWN and UP. (More often
+# than rdma_cm asks again, every 4 s, few new connections would come about.)
+interrupted() {
 	local status=0 flapper
 	(while sleep 2; do
-		ip link set eth0 down
+		$2
 		sleep 1
-		ip link set eth0 up
+		$3
 		sleep 10
 	done) &
 	flapper=$!
-	both cut 3 4000000 || status=1
+	both "$1" 3 4000000 || status=1
 	kill "$flapper" 2>/dev/null
 	wait "$flapper" 2>/dev/null
-	ip link set eth0 up
+	$3
 	return "$status"
 }
+
+path_cut() { interrupted cut "carrier off" "carrier on"; }
+
+# path_down is not for rxe of Linux 6.1: without a route its QP 1 fails and is never put right, so that the connection
+# manager is deaf until the device is made anew.
+path_down() { interrupted down "administratively down" "administratively up"; }
 
 # path_lossy has the path lose, delay and reorder. RoCE sends everything from the gap on again, and gives up at the 7th gap
 # of one message: at 128 KiB, 128 packets here, more than a percent of gaps would be too many for it. (A jitter of the

@@ -164,7 +164,7 @@ func (l *link) answer(in session.Incoming, r *hsResult) (a session.Answer, t tak
 			ex.hurry()
 		}
 		var late *link
-		if a.Verdict == session.SendReset && !a.Full && ex != nil && ex.session.State == session.Connecting {
+		if a.Verdict == session.SendReset && !a.Full && ex != nil && ex.session.State == session.Connecting && ex.session.ServerCookie == 0 {
 			late = ex.giveWay()
 		}
 		if ex != nil {
@@ -243,10 +243,12 @@ func (c *Connection) hurry() {
 	}
 }
 
-// giveWay gives our own attempt up, which the caller ends: the peer has been told
-// to ask anew for the session that it may have taken that for. Its answer, and
-// messages behind it, may be here already: were they received now, the numbers
-// would begin anew behind them, and the peer would send them again. c.mu is held.
+// giveWay gives our own attempt up, an ident, which the caller ends: the peer has
+// been told to ask anew for the session that it may have taken that for. Its
+// answer, and messages behind it, may be here already: were they received now, the
+// numbers would begin anew behind them, and the peer would send them again. (An
+// attempt to reconnect is not given up: the peer may be giving its own up for it,
+// at the same time, again and again.) c.mu is held.
 func (c *Connection) giveWay() *link {
 	l := c.attempt
 	if l != nil {

@@ -11,7 +11,8 @@ import (
 )
 
 // EntityAddr is one address of one incarnation of an entity: a URL whose
-// scheme names the transport, and a nonce that changes with each start.
+// scheme names the transport, and a nonce that changes with each start; where it
+// is 0, as ParseAddr gives it, any incarnation is meant.
 //
 //	iwarp://192.0.2.1:7000   rdma://node7:7000   tcp://[2001:db8::1]:3300
 type EntityAddr struct {

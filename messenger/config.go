@@ -28,7 +28,7 @@ type Transport struct {
 type Config struct {
 	// Name of this entity. A client without a number has Num -1.
 	Name EntityName
-	// Nonce tells this incarnation of the entity from others. Default: random;
+	// Nonce tells this incarnation of the entity from others, see EntityAddr. Default: random;
 	// 0 for a monitor, as in Ceph, whose clients know its address alone.
 	Nonce uint32
 	// Arena gives the memory for payload that arrives on streams, and for

@@ -23,7 +23,14 @@ func (e errRefused) Unwrap() error { return e.err }
 // of our own. It does not block; messages may be sent at once and wait for the
 // connection to be ready. Of the addresses the ones whose transports exist here
 // are tried, RDMA before tcp, in the order of Config.Transports, then in the
-// order given. Errors: ErrClosed, ErrInvalid.
+// order given. A nonce of 0 (ParseAddrs) means whatever incarnation is there: a
+// lossless session goes on with the next one. With the nonce that Messenger.Addrs
+// of the peer has, the connection is to that incarnation alone, and gets
+// ErrWrongPeer once there is another.
+//
+// Of two lossless connections that turn out to lead to one place, by another
+// spelling of the host or with and without a nonce, the later one to connect ends
+// with ErrDuplicate. Errors: ErrClosed, ErrInvalid.
 func (m *Messenger) ConnectTo(t EntityType, addrs AddrVec) (*Connection, error) {
 	return m.connectTo(t, addrs, false)
 }
@@ -229,6 +236,10 @@ func (c *Connection) attemptFailed(l *link, err error) {
 		return
 	}
 	c.attempt = nil
+	if errors.Is(err, ErrDuplicate) {
+		c.fatal(err)
+		return
+	}
 	open := c.session.State == session.Open // the server had agreed
 	if permanent(err) && !c.lossless() {
 		c.close(err)
@@ -314,6 +325,11 @@ func (m *Messenger) dialStream(c *Connection, l *link, a EntityAddr) error {
 	// The address is a name perhaps; the peer knows itself by number.
 	target := seenAddr(nc.RemoteAddr())
 	target.Nonce = a.Nonce
+	if target.Family != 0 {
+		if err := m.reach(c, l, fromWire(target)); err != nil {
+			return err
+		}
+	}
 	seen := seenAddr(nc.RemoteAddr())
 	if err := l.handshakeStream(t, l.params(c, seen, target)); err != nil {
 		return err

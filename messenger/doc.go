@@ -21,6 +21,10 @@
 // referenced, payload included, until the peer has acknowledged it
 // (ConnStats.UnackedBytes).
 //
+// A peer that may start again is connected to by its plain address
+// (ParseAddrs): the nonce in what Messenger.Addrs returns, and in what a map of a
+// cluster tells, is that of one incarnation.
+//
 // Send returns when a message is queued: nobody is called when it is given up
 // later. HandleReset and HandleRemoteReset say that some may have been, and
 // ConnStats.Undelivered how many of those that were known not to have arrived.
@@ -103,7 +107,7 @@
 //
 // ErrClosed, ErrReset, ErrTimeout, ErrProtocol, ErrAuth, ErrFeatures,
 // ErrForged, ErrBusy, ErrTooLarge, ErrStaleGrant, ErrBadGrant, ErrInvalid,
-// ErrNotSupported, ErrHandlerPanic, ErrWrongPeer, ErrDraining, ErrResumed, ErrPeerClosed, ErrRemote
+// ErrNotSupported, ErrHandlerPanic, ErrWrongPeer, ErrDuplicate, ErrDraining, ErrResumed, ErrPeerClosed, ErrRemote
 // with *RemoteError, a context's error, and *FaultError with the errors of conn and
 // net in it. A reference to a message that is sent twice panics, in the caller.
 package messenger

@@ -31,6 +31,9 @@ var (
 	// entity of another type, or one known by another address, or another
 	// incarnation (nonce). The text says who was asked for and who is there.
 	ErrWrongPeer = errors.New("messenger: wrong peer")
+	// ErrDuplicate: another Connection of this Messenger is connected to, or is
+	// connecting to, the peer that this one has come to. Use that one.
+	ErrDuplicate = errors.New("messenger: the peer has another connection")
 	// ErrDraining: the peer takes no new sessions and calls, see Messenger.Drain.
 	ErrDraining = errors.New("messenger: draining")
 	// ErrResumed: Messenger.Resume has ended the Drain that waited.

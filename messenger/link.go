@@ -76,6 +76,7 @@ type link struct {
 	// globalSeq numbers it among all that we have connected; that of the
 	// handshake's goroutine.
 	globalSeq uint64
+	reached   peerKey       // see Messenger.reach; Messenger.mu guards it
 	ready     chan struct{} // closed when the handshake has ended, well or not
 	gone      chan struct{} // closed when the link has ended
 

@@ -69,6 +69,7 @@ type Messenger struct {
 	halfOpen    halfOpen
 	connections map[*Connection]struct{}
 	peers       map[peerKey]*Connection // by each address that is known
+	reached     map[peerKey]reached     // by the place, without nonce
 	shut        chan struct{}           // closed when Shutdown has ended
 	shutting    *deadline               // of the Shutdown under way, or that has ended
 	unfinished  error                   // what it has not ended; for who waits for shut
@@ -214,7 +215,7 @@ func New(cfg Config) (*Messenger, error) {
 		ex:     ex, inject: newInjector(cfg.Inject), dispatchB: newThrottle(cfg.DispatchBytes),
 		endpoints: map[string]*conn.Endpoint{}, stop: make(chan struct{}), servedOne: make(chan struct{}, 1),
 		policies: map[EntityType]Policy{}, perType: map[EntityType]*typeThrottles{},
-		links: map[*link]struct{}{}, connections: map[*Connection]struct{}{}, peers: map[peerKey]*Connection{},
+		links: map[*link]struct{}{}, connections: map[*Connection]struct{}{}, peers: map[peerKey]*Connection{}, reached: map[peerKey]reached{},
 		shut: make(chan struct{}), mark: newHandlerMark(), started: time.Now(),
 	}
 	if most := cfg.Arena.Stats(); cfg.MaxData == 0 {
@@ -332,6 +333,7 @@ func (m *Messenger) Loopback() *Connection { return m.loop }
 // host is unspecified (0.0.0.0, ::) it is the one that peers which we have
 // connected to have seen us at, if there was any yet: as what they tell is used,
 // others must be able to reach us there. One on loopback gives way to any other.
+// With the nonce they are this incarnation's: see ConnectTo.
 func (m *Messenger) Addrs() AddrVec {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -427,6 +429,7 @@ func (m *Messenger) forget(l *link) {
 		return
 	}
 	delete(m.links, l)
+	m.unreach(l)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.incoming && !l.isOpen {

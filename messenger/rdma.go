@@ -113,6 +113,9 @@ func (m *Messenger) dialRDMA(ctx context.Context, c *Connection, l *link, ep *co
 	if err != nil {
 		return err
 	}
+	if err := m.reach(c, l, a); err != nil {
+		return err
+	}
 	target := a.toWire()
 	l.hs = newHandshake(l.params(c, target, target))
 	cn, err := ep.DialUser(dial, a.HostPort(), l)

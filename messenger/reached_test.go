@@ -1,0 +1,83 @@
+package messenger
+
+import (
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// respelled is addrs without nonces, the host as an IPv4 address within IPv6.
+func respelled(addrs AddrVec) AddrVec {
+	var v AddrVec
+	for _, a := range addrs {
+		host, port, _ := net.SplitHostPort(a.HostPort())
+		v = append(v, EntityAddr{URL: a.Scheme() + "://" + net.JoinHostPort("::ffff:"+host, port)})
+	}
+	return v
+}
+
+// Two spellings of one place are one peer, which knows one session of ours: the
+// second Connection says so, and does no harm to the first.
+func TestDuplicateConnection(t *testing.T) {
+	carriers(t, func(t *testing.T, scheme string) {
+		for _, policies := range [][2]Policy{{LosslessPeer(), LosslessPeer()}, {StatefulServer(), LosslessClient()}} {
+			seen := make(chan uint64, 100)
+			p := newPairOf(t, scheme, policies[0], policies[1], &handler{fast: func(m *Message) bool {
+				seen <- m.TID
+				m.Release()
+				return true
+			}})
+			reset := make(chan *Connection, 4)
+			p.client.AddDispatcher(&handler{reset: func(c *Connection) { reset <- c }})
+			send := func(c *Connection, tid uint64) {
+				m := NewMessage(1)
+				m.TID = tid
+				require.NoError(t, c.Send(soon(t), m))
+			}
+			send(p.c, 1)
+			require.EqualValues(t, 1, receiveOne(t, seen, "message"))
+
+			c, err := p.client.ConnectTo(OSD, respelled(p.server.Addrs()))
+			require.NoError(t, err)
+			require.NotSame(t, p.c, c)
+			err = c.Ready(soon(t))
+			require.ErrorIs(t, err, ErrDuplicate)
+			require.ErrorContains(t, err, "leads: use that")
+			require.Equal(t, c, receiveOne(t, reset, "HandleReset"))
+			m := NewMessage(1)
+			require.ErrorIs(t, c.Send(soon(t), m), ErrDuplicate)
+			m.Release()
+			for i := range uint64(20) {
+				send(p.c, 2+i)
+			}
+			for i := range uint64(20) {
+				require.Equal(t, 2+i, receiveOne(t, seen, "message"))
+			}
+			require.Zero(t, p.c.Stats().Reconnects)
+
+			// Once the first is down the other spelling is as good.
+			p.c.MarkDown()
+			c, err = p.client.ConnectTo(OSD, respelled(p.server.Addrs()))
+			require.NoError(t, err)
+			require.NoError(t, c.Ready(soon(t)))
+			send(c, 99)
+			require.EqualValues(t, 99, receiveOne(t, seen, "message"))
+		}
+	})
+}
+
+// Lossy sessions may be many.
+func TestDuplicateLossy(t *testing.T) {
+	carriers(t, func(t *testing.T, scheme string) {
+		p := newPairOf(t, scheme, StatelessServer(), LossyClient(), &handler{dispatch: echo})
+		c, err := p.client.ConnectTo(OSD, respelled(p.server.Addrs()))
+		require.NoError(t, err)
+		require.NotSame(t, p.c, c)
+		for _, c := range []*Connection{p.c, c} {
+			r, err := c.Call(soon(t), NewMessage(3))
+			require.NoError(t, err)
+			r.Release()
+		}
+	})
+}

@@ -97,7 +97,7 @@ func use(ctx context.Context, ep *conn.Endpoint, arena *buffer.Arena, peer strin
 // cutIsFine is nil for what the server's Close looks like from here.
 func cutIsFine(err error) error {
 	var f *conn.FaultError
-	if errors.Is(err, io.EOF) || errors.As(err, &f) && f.Kind == conn.FaultPath {
+	if errors.Is(err, io.EOF) || errors.Is(err, conn.ErrPeerClosed) || errors.As(err, &f) && f.Kind == conn.FaultPath {
 		return nil
 	}
 	return err

@@ -61,7 +61,10 @@ func (c *Connection) GrantOnce(ctx context.Context, l *buffer.List, write bool, 
 }
 
 // Revoke ends grants: no byte is read or written through them after it
-// returned nil. Grants that are not live are ignored.
+// returned nil. Grants that are not live are ignored. A peer that uses one all
+// the same gets ErrBadGrant, which on RDMA ends the transport, and a lossy session
+// with all its calls: revoke what the peer has said that it is done with, as by
+// its reply, or has lost its claim to.
 func (c *Connection) Revoke(ctx context.Context, gs []Grant) error {
 	if t, err := c.bulk(); err == nil {
 		return t.revoke(ctx, gs)
@@ -72,8 +75,8 @@ func (c *Connection) Revoke(ctx context.Context, gs []Grant) error {
 // Pull fills dst, which it borrows, from what the peer granted: dst.Len() bytes
 // from offset off of all src together. It blocks until they are there, or ctx
 // ends: then the buffers of dst stay referenced, and may be written, until the
-// transfer is over. Errors: ErrInvalid (out of range), ErrStaleGrant, ErrBadGrant,
-// ctx's, or why the connection ended.
+// transfer is over. Errors: ErrInvalid (out of range), ErrStaleGrant, ErrBadGrant
+// (on RDMA that ends the transport), ctx's, or why the connection ended.
 func (c *Connection) Pull(ctx context.Context, dst *buffer.List, src []Grant, off uint64) error {
 	if err := writable(dst); err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -171,6 +172,12 @@ func TestDoctor(t *testing.T) {
 	require.Contains(t, r.stdout, "usable: NO")
 	require.Equal(t, strings.Count(r.stdout, "PROBLEM"), strings.Count(r.stdout, "remedy: "), r.stdout)
 	require.Contains(t, r.stderr, "not usable")
+	if runtime.GOOS == "linux" {
+		r = exec1(nil, "doctor", "--device", "iwarp", "--arena", "1000TiB")
+		require.Equal(t, exitError, r.status)
+		require.Contains(t, r.stdout, "is larger than all memory there is")
+		require.Contains(t, fails(t, nil, "serve", "--data", t.TempDir(), "--listen", "127.0.0.1:0", "--arena", "1000TiB"), "make --arena smaller")
+	}
 	require.Contains(t, fails(t, nil, "serve", "--data", t.TempDir(), "--listen", "127.0.0.1:0", "--device", "no-such-device"), "no-such-device")
 	r = exec1(nil, "doctor", "--addr", "192.0.2.1")
 	require.Equal(t, exitError, r.status, "no address of this machine")

@@ -18,7 +18,7 @@ import (
 )
 
 type demoCmd struct {
-	Device string   `default:"iwarp" help:"${device}"`
+	Device string   `help:"${device}"`
 	Listen string   `default:"127.0.0.1:0" placeholder:"ADDR" help:"Where the node listens."`
 	Arena  byteSize `default:"64MiB" help:"Registered memory of the node."`
 	Size   byteSize `default:"128MiB" help:"The size of the largest object."`
@@ -32,7 +32,7 @@ func (c *demoCmd) Run(p *program) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	s, err := startServer(p.ctx, serverConfig{
-		dir: dir, listen: c.Listen, device: c.Device, arena: int64(c.Arena), log: p.log,
+		dir: dir, listen: c.Listen, device: c.Device, arena: int64(c.Arena), log: p.log, level: p.level,
 	})
 	if err != nil {
 		return err

@@ -20,6 +20,9 @@ type getCmd struct {
 
 // Run fetches the object. A regular file is there whole or not at all.
 func (c *getCmd) Run(p *program) error {
+	if c.File == "" {
+		return usagef("name the file to write, or - for standard output")
+	}
 	offset, length := int64(0), int64(-1)
 	if c.Range.given {
 		offset, length = c.Range.offset, c.Range.length

@@ -42,6 +42,7 @@ type program struct {
 	stdout io.Writer
 	stderr io.Writer
 	log    *slog.Logger
+	level  *slog.LevelVar // of log
 }
 
 // say prints for whoever runs the program. Where that can not be printed there is nobody to tell.
@@ -73,7 +74,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		kong.Name("storage-node"),
 		kong.Description("An object store over RDMA, or over a software adapter that speaks iWARP."),
 		kong.UsageOnError(),
-		kong.Vars{"device": "The adapter: iwarp is the one in software, tcp is none, auto is the RDMA device that serves the address if one " +
+		kong.Vars{"device": "The adapter: iwarp is the one in software (the default of all but doctor), tcp is none, auto is the RDMA device that serves the address if one " +
 			"can be used and else iwarp; any other is the name of an RDMA device (doctor lists them)."},
 		kong.Writers(stdout, stderr),
 		kong.Exit(func(status int) { panic(errExit(status)) }),
@@ -96,15 +97,17 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		say(stderr, "run storage-node --help for the usage\n")
 		return exitUsage
 	}
-	level := slog.LevelWarn
+	level := new(slog.LevelVar)
 	switch {
 	case c.Verbose:
-		level = slog.LevelDebug
+		level.Set(slog.LevelDebug)
 	case k.Command() == "serve":
-		level = slog.LevelInfo
+		level.Set(slog.LevelInfo)
+	default:
+		level.Set(slog.LevelWarn)
 	}
 	p := &program{
-		ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr,
+		ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr, level: level,
 		log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level})),
 	}
 	if err := k.Run(p); err != nil {
@@ -112,6 +115,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 			err = errors.New("interrupted")
 		}
 		say(stderr, "storage-node: error: %v\n", err)
+		if errors.As(err, new(*usageError)) {
+			say(stderr, "run storage-node --help for the usage\n")
+			return exitUsage
+		}
 		return exitError
 	}
 	return exitOK

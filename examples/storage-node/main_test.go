@@ -108,6 +108,15 @@ func fails(t *testing.T, stdin io.Reader, args ...string) string {
 	return r.stderr
 }
 
+// misused runs the program with arguments that it does not take, and returns what it said.
+func misused(t *testing.T, args ...string) string {
+	t.Helper()
+	r := exec1(nil, args...)
+	require.Equal(t, exitUsage, r.status, "%q: %s%s", args, r.stdout, r.stderr)
+	require.Contains(t, r.stderr, "storage-node: error: ", "%q", args)
+	return r.stderr
+}
+
 // process is a node in a process of its own.
 type process struct {
 	t    *testing.T

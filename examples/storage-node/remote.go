@@ -15,7 +15,7 @@ type remote struct {
 	Server  string        `required:"" placeholder:"ADDR" help:"The node: host:port, or with the transport as iwarp://host:port, rdma://host:port or tcp://host:port."`
 	Timeout time.Duration `default:"30s" help:"How long the node may take for each step."`
 	Arena   byteSize      `default:"64MiB" help:"Registered memory of the client."`
-	Device  string        `default:"iwarp" help:"${device}"`
+	Device  string        `help:"${device}"`
 	Pin     bool          `help:"Lock the arena into memory, as hardware does."`
 
 	security `embed:""`
@@ -25,7 +25,16 @@ type remote struct {
 func (r *remote) do(p *program, f func(context.Context, *client.Client) error) (err error) {
 	choice := fabric.Choose(r.Device, r.Server, false)
 	p.log.Debug("device", "device", choice.Device, "why", choice.Why)
-	addrs, err := choice.ParseAddrs(r.Server)
+	addrs, err := usable("--server", r.Server, choice)
+	for _, check := range []func() error{
+		func() error { return named(addrs) },
+		func() error { return checkArena(int64(r.Arena)) },
+		func() error { return checkTimeout(r.Timeout) },
+	} {
+		if err == nil {
+			err = check()
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -52,7 +61,7 @@ func (r *remote) do(p *program, f func(context.Context, *client.Client) error) (
 	}()
 	c, err := client.Dial(p.ctx, fab.Messenger, fab.Arena, addrs, client.Config{Timeout: r.Timeout})
 	if err != nil {
-		return err
+		return r.explain(err)
 	}
 	return f(p.ctx, c)
 }

@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"regexp"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,15 +29,15 @@ type security struct {
 func (s *security) methods(log *slog.Logger) ([]messenger.Auth, []messenger.Mode, error) {
 	if s.Auth != "tls" {
 		if s.Secure {
-			return nil, nil, errors.New("--secure takes keys: add --auth tls with --cert, --key and --ca")
+			return nil, nil, usagef("--secure takes keys: add --auth tls with --cert, --key and --ca")
 		}
 		if s.Cert+s.KeyFile+s.CA != "" {
-			return nil, nil, errors.New("--cert, --key and --ca are of no use without --auth tls")
+			return nil, nil, usagef("--cert, --key and --ca are of no use without --auth tls")
 		}
 		return nil, nil, nil
 	}
 	if s.Cert == "" || s.KeyFile == "" || s.CA == "" {
-		return nil, nil, errors.New("--auth tls takes --cert, --key and --ca")
+		return nil, nil, usagef("--auth tls takes --cert, --key and --ca")
 	}
 	cert := &fromFiles[*tls.Certificate]{log: log, files: []string{s.Cert, s.KeyFile}, read: func() (*tls.Certificate, error) {
 		c, err := tls.LoadX509KeyPair(s.Cert, s.KeyFile)
@@ -63,6 +66,30 @@ func (s *security) methods(log *slog.Logger) ([]messenger.Auth, []messenger.Mode
 		modes = []messenger.Mode{messenger.ModeSecure}
 	}
 	return []messenger.Auth{&messenger.AuthTLS{Certificate: cert.get, Roots: roots.get}}, modes, nil
+}
+
+// accepted finds what a node takes in the error of a messenger that it has refused.
+var accepted = regexp.MustCompile(`accepts \[([a-z ]*)\] with modes \[([a-z ]*)\]`)
+
+// explain puts in front of an error that is about s the flags that the node wants.
+func (s *security) explain(err error) error {
+	m := accepted.FindStringSubmatch(err.Error())
+	if !errors.Is(err, messenger.ErrAuth) || m == nil {
+		return err
+	}
+	methods, modes := strings.Fields(m[1]), strings.Fields(m[2])
+	tls := slices.Contains(methods, "tls")
+	switch {
+	case s.Auth != "tls" && tls:
+		flags := "--auth tls"
+		if !slices.Contains(modes, "crc") {
+			flags += " --secure"
+		}
+		return fmt.Errorf("the node wants %s, with --cert, --key and --ca: %w", flags, err)
+	case s.Auth == "tls" && !tls:
+		return fmt.Errorf("the node knows no certificates: leave --auth tls and --secure out, or start the node with --auth tls as well: %w", err)
+	}
+	return err
 }
 
 // fromFiles is what was read from files, and is read again when they have changed: certificates are replaced while the

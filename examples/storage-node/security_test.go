@@ -121,6 +121,15 @@ func TestTLSRefusals(t *testing.T) {
 			}
 			require.NotContains(t, ok(t, nil, append(to(p, "ls"), ca.flags("client", "client.*", "--secure")...)...), "key")
 
+			said := fails(t, nil, to(p, "ls")...)
+			require.Contains(t, said, "error: the node wants --auth tls --secure, with")
+			require.NotContains(t, said, "lost the connection")
+
+			open := startNode(t, t.TempDir(), listen(device)...)
+			said = fails(t, nil, append(to(open, "ls"), ca.flags("client", "client.*", "--secure")...)...)
+			require.Contains(t, said, "error: the node knows no certificates: leave --auth tls")
+			require.NotContains(t, said, "lost the connection")
+
 			plain := startNode(t, t.TempDir(), append(listen(device), ca.flags("node2", "osd.0")...)...)
 			require.Contains(t, ok(t, nil, append(to(plain, "stat"), ca.flags("c2", "client.*", "--secure")...)...), "arena")
 			require.Contains(t, ok(t, nil, append(to(plain, "stat"), ca.flags("c2", "client.*")...)...), "arena")
@@ -151,16 +160,19 @@ func TestTLSFlags(t *testing.T) {
 	flags := ca.flags("client", "client.*")
 	nowhere := []string{"ls", "--server", "127.0.0.1:1"}
 	for _, c := range []struct {
-		args []string
-		said string
+		args   []string
+		status int
+		said   string
 	}{
-		{[]string{"--secure"}, "add --auth tls"},
-		{[]string{"--cert", "x"}, "of no use without --auth tls"},
-		{[]string{"--auth", "tls"}, "takes --cert, --key and --ca"},
-		{append(flags[:len(flags):len(flags)], "--cert", "/nowhere"), "the certificate: "},
-		{append(flags[:len(flags):len(flags)], "--ca", flags[len(flags)-1]), "has no certificate in PEM"},
+		{[]string{"--secure"}, exitUsage, "add --auth tls"},
+		{[]string{"--cert", "x"}, exitUsage, "of no use without --auth tls"},
+		{[]string{"--auth", "tls"}, exitUsage, "takes --cert, --key and --ca"},
+		{append(flags[:len(flags):len(flags)], "--cert", "/nowhere"), exitError, "the certificate: "},
+		{append(flags[:len(flags):len(flags)], "--ca", flags[len(flags)-1]), exitError, "has no certificate in PEM"},
 	} {
-		require.Contains(t, fails(t, nil, append(nowhere, c.args...)...), c.said)
+		r := exec1(nil, append(nowhere, c.args...)...)
+		require.Equal(t, c.status, r.status, r.stderr)
+		require.Contains(t, r.stderr, c.said)
 	}
 	r := exec1(nil, append(nowhere, "--auth", "password")...)
 	require.Equal(t, exitUsage, r.status)

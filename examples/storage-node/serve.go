@@ -9,10 +9,10 @@ import (
 )
 
 type serveCmd struct {
-	Listen   string   `required:"" placeholder:"ADDR" help:"Where to listen: host:port, or with the transport as iwarp://host:port or tcp://host:port; several with commas. Port 0 is any."`
+	Listen   string   `required:"" placeholder:"ADDR" help:"Where to listen: host:port, or with the transport as iwarp://host:port, rdma://host:port (with --device) or tcp://host:port; several with commas. Port 0 is any."`
 	Data     string   `required:"" placeholder:"DIR" help:"Where the objects are; made if it does not exist."`
 	Arena    byteSize `default:"256MiB" help:"Registered memory, for all transfers and connections together."`
-	Device   string   `default:"iwarp" help:"${device}"`
+	Device   string   `help:"${device}"`
 	Pin      bool     `help:"Lock the arena into memory, as hardware does."`
 	security `embed:""`
 
@@ -26,7 +26,7 @@ func (c *serveCmd) Run(p *program) error {
 		return err
 	}
 	s, err := startServer(p.ctx, serverConfig{
-		dir: c.Data, listen: c.Listen, device: c.Device, arena: int64(c.Arena), pin: c.Pin, log: p.log,
+		dir: c.Data, listen: c.Listen, device: c.Device, arena: int64(c.Arena), pin: c.Pin, log: p.log, level: p.level,
 		auth: auth, modes: modes,
 	})
 	if err != nil {

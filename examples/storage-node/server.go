@@ -22,6 +22,7 @@ type serverConfig struct {
 	arena  int64
 	pin    bool
 	log    *slog.Logger
+	level  *slog.LevelVar // of log
 	auth   []messenger.Auth
 	modes  []messenger.Mode
 }
@@ -37,13 +38,21 @@ type server struct {
 // startServer opens the store and the fabric and listens. On an error nothing is left open.
 func startServer(ctx context.Context, cfg serverConfig) (s *server, err error) {
 	choice := fabric.Choose(cfg.device, cfg.listen, true)
-	addrs, err := choice.ParseAddrs(cfg.listen)
+	addrs, err := usable("--listen", cfg.listen, choice)
+	if err == nil && cfg.dir == "" {
+		err = usagef("--data is empty: name the directory for the objects")
+	}
+	if err == nil {
+		err = checkArena(cfg.arena)
+	}
 	if err != nil {
 		return nil, err
 	}
 	s = &server{choice: choice}
 	defer func() {
 		if err != nil {
+			// It has not served: the steps of its end would only hide the error.
+			cfg.level.Set(max(cfg.level.Level(), slog.LevelWarn))
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), serveShutdown) // nobody has connected yet: it is quick
 			defer cancel()
 			err = errors.Join(err, s.shutdown(ctx, 0, func(string) {}))

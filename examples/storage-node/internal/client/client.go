@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/argonaut-rdma/argonaut/buffer"
@@ -51,6 +52,9 @@ func (e *Error) Error() string {
 		return status.Words + " (node " + e.Node + ")"
 	}
 	s := e.Op
+	if errors.As(e.Err, new(*writeError)) {
+		return fmt.Sprintf("%s %q: %v", e.Op, e.Key, e.Err) // it is not the node's
+	}
 	if e.Key != "" {
 		s += fmt.Sprintf(" %q", e.Key)
 	}
@@ -82,15 +86,16 @@ var ErrChecksum = errors.New("data was damaged on its way from the node")
 // ErrGone: the connection to the node has ended before its answer.
 var ErrGone = errors.New("lost the connection to the node")
 
+var errNobody = errors.New("nobody listens there: is the node running, and is it this address?")
+
 // watcher notices connections that come to nothing, or to an end.
 type watcher struct {
 	messenger.BaseDispatcher
-	end func(error)
+	end     func(error)
+	refused func()
 }
 
-func (w *watcher) HandleRefused(*messenger.Connection) {
-	w.end(errors.New("nobody listens there: is the node running, and is it this address?"))
-}
+func (w *watcher) HandleRefused(*messenger.Connection) { w.refused() }
 
 func (w *watcher) HandleReset(*messenger.Connection) { w.end(ErrGone) }
 
@@ -112,7 +117,9 @@ func Dial(ctx context.Context, m *messenger.Messenger, a *buffer.Arena, addrs me
 	}
 	gone, end := context.WithCancelCause(context.Background())
 	c.gone = gone
-	m.AddDispatcher(&watcher{end: end})
+	refused, refuse := context.WithCancel(context.Background())
+	defer refuse()
+	m.AddDispatcher(&watcher{end: end, refused: refuse})
 	m.SetPolicy(messenger.OSD, messenger.LossyClient())
 	conn, err := m.ConnectTo(messenger.OSD, addrs)
 	if err != nil {
@@ -124,18 +131,90 @@ func Dial(ctx context.Context, m *messenger.Messenger, a *buffer.Arena, addrs me
 	ctx, cause := context.WithCancelCause(ctx)
 	defer cause(nil)
 	defer context.AfterFunc(gone, func() { cause(context.Cause(gone)) })()
-	if err := conn.Ready(ctx); err != nil {
+	if err := ready(ctx, refused, conn); err != nil {
 		last := conn.Err()
 		conn.MarkDown()
-		if gone.Err() != nil {
+		switch {
+		case errors.Is(err, ErrForeign), errors.Is(err, errNobody):
+		case errors.Is(last, messenger.ErrAuth):
+			err = last
+		case gone.Err() != nil:
 			err = context.Cause(gone)
 			if last != nil && !errors.Is(last, messenger.ErrClosed) {
 				err = fmt.Errorf("%w: %w", err, last)
 			}
+		case errors.Is(ctx.Err(), context.DeadlineExceeded):
+			err = fmt.Errorf("no answer within %v: %w", cfg.Timeout, err)
 		}
 		return nil, &Error{Op: "connect", Node: c.node, Err: err}
 	}
 	return c, nil
+}
+
+// ErrForeign: what listens at the address has ended the connection before it was one of the address's transport.
+var ErrForeign = errors.New("what listens there ends connections of this kind: does the node have another transport at this port?")
+
+// endsForeign tells whether an attempt to connect has ended as it does where another transport listens. The messenger has
+// no error value for it, only words.
+func endsForeign(err error) bool {
+	return err != nil && (strings.Contains(err.Error(), "the connection ended before it was one of RDMA") ||
+		strings.Contains(err.Error(), "the connection ended before the peer's banner"))
+}
+
+const (
+	// foreignAttempts is after how many attempts that ended so there are no more. A node that is being restarted, or has
+	// too many peers in the handshake, ends one like that, too.
+	foreignAttempts = 3
+	// lookInterval is how often the attempts are looked at, refusedInterval how often once one was refused.
+	lookInterval    = 100 * time.Millisecond
+	refusedInterval = 5 * time.Millisecond
+)
+
+// ready is conn.Ready, but ends as well when nobody listens at the address, or another transport seems to: refused ends
+// with the first attempt that was refused.
+func ready(ctx, refused context.Context, conn *messenger.Connection) error {
+	var seen *messenger.FaultError
+	for foreign, interval := 0, lookInterval; ; {
+		look, cancel := context.WithTimeout(ctx, interval)
+		stop := func() bool { return true }
+		if refused.Err() == nil {
+			stop = context.AfterFunc(refused, cancel)
+		}
+		err := conn.Ready(look)
+		over := err == nil || ctx.Err() != nil || look.Err() == nil
+		stop()
+		cancel()
+		if over {
+			return err
+		}
+		last := conn.Err()
+		if refused.Err() != nil {
+			if last != nil {
+				return fmt.Errorf("%w: %w", reason(last), last)
+			}
+			interval = refusedInterval // the refusal is told before it is noted
+			continue
+		}
+		var fault *messenger.FaultError
+		if !errors.As(last, &fault) || fault == seen {
+			continue
+		}
+		seen = fault
+		foreign++
+		if !endsForeign(last) {
+			foreign = 0
+		} else if foreign == foreignAttempts {
+			return fmt.Errorf("%w: %w", ErrForeign, last)
+		}
+	}
+}
+
+// reason is what it means that a connection was refused.
+func reason(last error) error {
+	if endsForeign(last) {
+		return ErrForeign
+	}
+	return errNobody
 }
 
 // resolvable fails when no address names a host that there is: a messenger would go on trying, since names may come.

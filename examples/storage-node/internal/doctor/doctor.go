@@ -100,6 +100,12 @@ func Examine(cfg Config) *Report {
 			"load the adapter's driver (lspci, dmesg), or make a device in software: rdma link add rxe0 type rxe netdev INTERFACE")
 	}
 	r.system(real)
+	if m := fabric.MemoryLimit(); m.Bytes > 0 {
+		r.fact("memory", "%d bytes: %s", m.Bytes, m.Limit)
+		if m.CheckArena(cfg.Arena) != nil {
+			r.problem(true, fmt.Sprintf("the arena of %d bytes is larger than all memory there is: %s is %d bytes", cfg.Arena, m.Limit, m.Bytes), m.Remedy)
+		}
+	}
 	r.addresses()
 	r.device(real)
 	return r

@@ -17,6 +17,7 @@ type Choice struct {
 	Why    string
 
 	scheme string // of the addresses, where they have one
+	named  bool   // the user has named the device
 }
 
 // Scheme is that of the addresses of the choice: what they say, or what the device is called. Both ends must use the
@@ -37,7 +38,7 @@ func (c Choice) Scheme() string {
 // Choose decides on the device. What is not DeviceAuto was chosen by the user. addrs is a comma-separated list of
 // addresses, of which the first counts: of this machine if local, else of a node to be reached. With DeviceAuto an RDMA
 // device is chosen that can be opened and serves that address, or the way to it; else, and when an address names another
-// transport, the adapter in software.
+// transport, the adapter in software. An empty device is the adapter in software, by default.
 func Choose(device, addrs string, local bool) Choice {
 	first, _, _ := strings.Cut(addrs, ",")
 	scheme, hostport, ok := strings.Cut(strings.TrimSpace(first), "://")
@@ -45,6 +46,7 @@ func Choose(device, addrs string, local bool) Choice {
 		scheme, hostport = "", scheme
 	}
 	c := choose(device, scheme, hostport, local)
+	c.named = device != "" && device != DeviceAuto
 	if c.Device != DeviceTCP && (scheme == messenger.SchemeIWARP || scheme == messenger.SchemeRDMA) {
 		c.scheme = scheme
 	}
@@ -55,7 +57,12 @@ func choose(device, scheme, hostport string, local bool) Choice {
 	switch device {
 	case "":
 		return Choice{Device: DeviceIWARP, Why: "the default"}
-	case DeviceIWARP, DeviceTCP:
+	case DeviceIWARP:
+		if scheme == messenger.SchemeRDMA {
+			return Choice{Device: device, Why: "asked for: the adapter in software, for iWARP devices of the kernel"}
+		}
+		return Choice{Device: device, Why: "asked for"}
+	case DeviceTCP:
 		return Choice{Device: device, Why: "asked for"}
 	case DeviceAuto:
 		switch scheme {

@@ -48,8 +48,13 @@ const (
 	credits  = 16
 
 	defaultArena = 64 << 20
-	minArena     = 8 << 20
 )
+
+// MinArena is the smallest arena that Open takes.
+const MinArena = 8 << 20
+
+// ErrScheme: an address is of another kind than the device.
+var ErrScheme = errors.New("the address is that of an RDMA device of the kernel")
 
 // Fabric is what Open opened.
 type Fabric struct {
@@ -59,13 +64,16 @@ type Fabric struct {
 }
 
 // Open opens device, arena and messenger; on an error nothing stays open. Errors name the part that failed; an arena that
-// the memlock limit forbids is a *buffer.LimitError.
+// the memlock limit forbids is a *buffer.LimitError, one that is larger than all memory ErrMemory.
 func Open(cfg Config) (f *Fabric, err error) {
 	if cfg.Arena == 0 {
 		cfg.Arena = defaultArena
 	}
-	if cfg.Arena < minArena {
-		return nil, fmt.Errorf("an arena of %d bytes is too small: at least %d are needed", cfg.Arena, minArena)
+	if cfg.Arena < MinArena {
+		return nil, fmt.Errorf("an arena of %d bytes is too small: at least %d are needed", cfg.Arena, MinArena)
+	}
+	if err := MemoryLimit().CheckArena(cfg.Arena); err != nil {
+		return nil, err
 	}
 	if cfg.Receive == 0 {
 		cfg.Receive = cfg.Arena / 2
@@ -120,13 +128,20 @@ func Open(cfg Config) (f *Fabric, err error) {
 	return f, nil
 }
 
-// ParseAddrs parses a comma-separated list of addresses. One without a scheme, host:port, gets that of the choice.
+// ParseAddrs parses a comma-separated list of addresses. One without a scheme, host:port, gets that of the choice. With the
+// adapter in software those of RDMA devices are ErrScheme, unless the user has named that adapter: he means iWARP devices
+// of the kernel then, which it can talk to.
 func (c Choice) ParseAddrs(s string) (messenger.AddrVec, error) {
 	parts := strings.Split(s, ",")
 	for i, p := range parts {
 		parts[i] = strings.TrimSpace(p)
 		if !strings.Contains(p, "://") {
 			parts[i] = c.Scheme() + "://" + parts[i]
+		}
+		hostport, ok := strings.CutPrefix(parts[i], messenger.SchemeRDMA+"://")
+		if ok && c.Device == DeviceIWARP && !c.named {
+			return nil, fmt.Errorf("%s: %w, and the device is the one in software (%s): name the device (--device NAME, doctor lists them), "+
+				"or write iwarp://%s on both sides; --device iwarp reaches iWARP devices of the kernel", parts[i], ErrScheme, c.Why, hostport)
 		}
 	}
 	return messenger.ParseAddrs(strings.Join(parts, ","))

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -114,7 +115,14 @@ func (n *Node) HandleReset(c *messenger.Connection) {
 	}
 	// The session is out of the map: nobody adds to its transfers any more.
 	for _, t := range n.list(s) {
-		n.log.Info("transfer ended by its client", "op", t.op, "key", t.key, "err", c.Err())
+		what := "transfer ended by its client"
+		switch cause := t.cause(); {
+		case errors.Is(cause, wire.StatusShuttingDown):
+			what = "transfer ended by the node, which is shutting down"
+		case errors.Is(cause, wire.StatusTimeout):
+			what = "transfer ended by the node: its client asked for nothing more"
+		}
+		n.log.Info(what, "op", t.op, "key", t.key, "err", c.Err())
 		t.end(wire.StatusNoTransfer)
 	}
 }

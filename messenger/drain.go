@@ -69,7 +69,7 @@ type Health struct {
 	// elsewhere: before Bind, while draining or shutting down, or not Live.
 	Ready bool
 	// Problems says why not, and what else an operator should know, such as
-	// peers that can not be reached.
+	// peers that can not be reached, and messages that handlers do not release.
 	Problems []string
 }
 
@@ -91,6 +91,11 @@ func (m *Messenger) Health() Health {
 	for c := range m.connections {
 		all = append(all, c)
 	}
+	bounds := map[string]*throttle{"Config.DispatchBytes": m.dispatchB}
+	for t, tt := range m.perType {
+		bounds[fmt.Sprintf("Policy.MaxMessages of %v", t)] = tt.t.messages
+		bounds[fmt.Sprintf("Policy.MaxBytes of %v", t)] = tt.t.bytes
+	}
 	m.mu.Unlock()
 	switch {
 	case m.closing.Load():
@@ -107,6 +112,12 @@ func (m *Messenger) Health() Health {
 	if waits := m.ex.stuck(now); waits > stuckAfter {
 		h.Live = false
 		unready("no handler has returned for %v, and messages wait for one of Config.Workers", waits.Round(time.Second))
+	}
+	for name, t := range bounds {
+		if waits, taken := t.waits(now); waits > stuckAfter {
+			h.Problems = append(h.Problems, fmt.Sprintf("%s is used up by messages that are not released (%d of it), and peers wait for %v: "+
+				"a handler that keeps messages, or forgets to release them?", name, taken, waits.Round(time.Second)))
+		}
 	}
 	for _, c := range all {
 		c.mu.Lock()

@@ -144,6 +144,38 @@ func TestHealth(t *testing.T) {
 	})
 }
 
+// Messages that a handler does not release hold up their peers, and Health says so.
+func TestHealthOfUnreleased(t *testing.T) {
+	under(t, func(t *testing.T) {
+		d := newDuo(t, LosslessPeer(), LosslessPeer(), func(_ int, cfg *Config) { cfg.DispatchBytes = 600 })
+		c := d.connect(t, 0)
+		ready(t, c)
+		kept := make(chan *Message, 16)
+		d.rec[1].hook = func(_ context.Context, m *Message) {
+			m.Retain()
+			kept <- m
+		}
+		for i := range uint32(8) {
+			send(t, c, i)
+		}
+		settle(time.Second)
+		require.Empty(t, d.Nodes[1].Health().Problems, "too early to say")
+		settle(30 * time.Second)
+		h := d.Nodes[1].Health()
+		require.True(t, h.Live && h.Ready)
+		require.Len(t, h.Problems, 1)
+		require.Contains(t, h.Problems[0], "Config.DispatchBytes is used up by messages that are not released")
+		require.Less(t, len(kept), 8)
+		d.rec[1].hook = nil
+		for range len(kept) {
+			(<-kept).Release()
+		}
+		settle(time.Second)
+		require.Len(t, d.rec[1].received(), 8)
+		require.Empty(t, d.Nodes[1].Health().Problems)
+	})
+}
+
 // A long burst on one strand is progress while others wait.
 func TestHealthInABurst(t *testing.T) {
 	under(t, func(t *testing.T) {

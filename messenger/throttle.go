@@ -1,6 +1,9 @@
 package messenger
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // throttle bounds a quantity that is taken and given back. Waiters are served
 // first come first served and woken by signal. A request larger than the bound
@@ -17,8 +20,9 @@ type throttle struct {
 // throttleWaiter is woken once, without a lock of the throttle held, when its n
 // has been taken for it.
 type throttleWaiter struct {
-	n    int64
-	wake func()
+	n     int64
+	since time.Time
+	wake  func()
 }
 
 func newThrottle(max int64) *throttle {
@@ -42,7 +46,7 @@ func (t *throttle) takeOrWait(n int64, w *throttleWaiter) bool {
 		t.taken += n
 		return true
 	}
-	w.n = n
+	w.n, w.since = n, time.Now()
 	t.waiting = append(t.waiting, w)
 	return false
 }
@@ -97,6 +101,19 @@ func wakeAll(ws []*throttleWaiter) {
 	for _, w := range ws {
 		w.wake()
 	}
+}
+
+// waits is for how long the first waiter has waited, and what is taken.
+func (t *throttle) waits(now time.Time) (d time.Duration, taken int64) {
+	if t == nil {
+		return 0, 0
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.waiting) > 0 {
+		d = now.Sub(t.waiting[0].since)
+	}
+	return d, t.taken
 }
 
 func (t *throttle) held() int64 {

@@ -39,7 +39,9 @@ func (q *QP) Endpoint() (QPEndpoint, error) {
 // Nobody watches such a connection: that the peer is gone shows when a send is
 // not acknowledged (StatusRetryExcErr), and Disconnected is closed only by Close.
 // It ends, on each side by itself, with SetError and Close; Disconnect returns
-// ErrNotSupported.
+// ErrNotSupported. Calls of Modify, Connect and Close on one queue pair come one
+// after the other; a call takes as long as the device's, microseconds to
+// milliseconds.
 //
 // Wrong arguments are ErrInvalid, a wrong state (a queue pair of Connect or
 // Accept, too) is ErrQPState; on any error the queue pair is as before.
@@ -80,6 +82,7 @@ func (q *QP) modify(m driver.OutOfBand, a ModifyAttr) error {
 	switch {
 	case err != nil && a.State == QPStateRTR:
 		q.state.CompareAndSwap(uint32(QPStateRTR), uint32(QPStateInit))
+		q.everConnected.Store(false)
 		q.noManager = false
 	case err == nil && a.State == QPStateRTS:
 		q.connected()

@@ -59,6 +59,9 @@ func TestModifyRefusedByDevice(t *testing.T) {
 		require.ErrorIs(t, qp.Modify(step.attr), refused)
 		fail = false
 		require.Equal(t, step.before, qp.State())
+		info, err := qp.Query()
+		require.NoError(t, err)
+		require.Equal(t, step.before == verbs.QPStateRTR, info.EverConnected)
 		require.NoError(t, qp.Modify(step.attr))
 		require.Equal(t, step.attr.State, qp.State())
 	}

@@ -36,18 +36,19 @@ type ModifyAttr struct {
 
 	// To RTR.
 	Remote       QPEndpoint // of the peer
-	MTU          int        // bytes of a packet, the same on both ends; default the smaller of both ends' own
-	IRD          int        // READs and atomics of the peer we answer at a time, at least its ORD
+	MTU          int        // bytes of a packet, as in QPEndpoint, the same on both ends; default the smaller of both ends' own
+	IRD          int        // READs and atomics of the peer we answer at a time, at least its ORD; default 16, or what the device has
 	ServiceLevel int        // 0 to 15
 	TrafficClass int        // of the packets' global header, 0 to 255 (RoCE v2: DSCP and ECN)
 	FlowLabel    uint32     // likewise, 20 bits
 	HopLimit     int        // likewise, 1 to 255; default 64
 
 	// To RTS.
-	ORD      int // READs and atomics of ours outstanding at a time, at most the peer's IRD
-	RetryCnt int // transport retries, 1 to 7; there is no "for ever"
-	RNRRetry int // receiver-not-ready retries, 1 to 6
+	ORD      int // READs and atomics of ours outstanding at a time, at most the peer's IRD; default as IRD
+	RetryCnt int // transport retries, 1 to 7; there is no "for ever"; default 6
+	RNRRetry int // receiver-not-ready retries, 1 to 6; default 6
 	// AckTimeout is how long the device waits for an acknowledgement before it
-	// retries.
+	// retries, rounded up to 4.096 µs times a power of two, at most 2.4 hours.
+	// Default 67 ms, rxe 250 ms.
 	AckTimeout time.Duration
 }

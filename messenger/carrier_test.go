@@ -583,7 +583,6 @@ func TestPullAndPush(t *testing.T) {
 			err    error
 		}
 		results := make(chan result, 1)
-		var arena *buffer.Arena
 		sh := &handler{dispatch: func(ctx context.Context, m *Message) bool {
 			defer m.Release()
 			gs, rest, err := DecodeGrants(nil, m.Front)
@@ -596,7 +595,7 @@ func TestPullAndPush(t *testing.T) {
 				results <- result{nil, err}
 				return true
 			}
-			dst, err := arena.GetList(ctx, n-100, buffer.Anonymous)
+			dst, err := m.Conn.m.cfg.Arena.GetList(ctx, n-100, buffer.Anonymous)
 			if err != nil {
 				results <- result{nil, err}
 				return true
@@ -610,7 +609,6 @@ func TestPullAndPush(t *testing.T) {
 			return true
 		}}
 		p := newPair(t, scheme, Config{}, grantor, sh, nil)
-		arena = p.server.cfg.Arena
 		require.True(t, p.c.CanGrant())
 		src, want := randomList(t, p.client.cfg.Arena, n)
 		defer src.Release()

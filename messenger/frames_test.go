@@ -17,7 +17,6 @@ import (
 func TestRevokedWhileItIsPulled(t *testing.T) {
 	grantors(t, func(t *testing.T, scheme string, grantor Config) {
 		const n, rounds = 3 << 20, 20
-		var server *Messenger
 		pulls := make(chan error, rounds)
 		sh := &handler{dispatch: func(ctx context.Context, m *Message) bool {
 			defer m.Release()
@@ -26,7 +25,7 @@ func TestRevokedWhileItIsPulled(t *testing.T) {
 				pulls <- err
 				return true
 			}
-			dst, err := server.cfg.Arena.GetList(ctx, n, buffer.Anonymous)
+			dst, err := m.Conn.m.cfg.Arena.GetList(ctx, n, buffer.Anonymous)
 			if err != nil {
 				pulls <- err
 				return true
@@ -45,7 +44,6 @@ func TestRevokedWhileItIsPulled(t *testing.T) {
 			return true
 		}}
 		p := newPair(t, scheme, Config{}, grantor, sh, nil)
-		server = p.server
 		src, _ := randomList(t, p.client.cfg.Arena, n)
 		defer src.Release()
 		fill := func(v byte) {

@@ -80,7 +80,8 @@ func connectWith(tb testing.TB, s *verbstest.Script) (x, y *end) {
 		e.cq, err = e.pd.Device().CreateCQ(verbs.CQConfig{Depth: 256, Channel: e.ch})
 		require.NoError(tb, err)
 		tb.Cleanup(func() { require.NoError(tb, e.cq.Close()) })
-		e.qp, err = e.pd.CreateQP(verbs.QPConfig{SendCQ: e.cq, MaxSendSGE: 8, MaxRecvSGE: 8})
+		sges := min(8, e.pd.Device().Caps().MaxSGE)
+		e.qp, err = e.pd.CreateQP(verbs.QPConfig{SendCQ: e.cq, MaxSendSGE: sges, MaxRecvSGE: sges})
 		require.NoError(tb, err)
 		tb.Cleanup(func() { _, err := e.qp.Close(); require.NoError(tb, err) })
 		ends[i] = e

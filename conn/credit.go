@@ -93,7 +93,10 @@ func (c *Conn) pumpControl() {
 	c.credits--
 	c.told = c.fetched
 	c.greet = false
-	c.sentBye = c.sentBye || bye
+	if bye {
+		c.sentBye = true
+		c.kick(mailSettle) // the peer may have said it already, and this need not be the poller
+	}
 	c.stats.packetsSent.Add(1)
 	c.stats.creditUpdates.Add(1)
 }

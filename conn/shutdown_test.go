@@ -116,7 +116,7 @@ func TestCloseWhileDialing(t *testing.T) {
 		<-block
 		return true
 	}}})
-	a := newNode(t, nodeConfig{})
+	a := newNode(t, nodeConfig{Config: Config{DrainTimeout: wait}}) // siw keeps what was connecting for 10 s
 	addr := b.listen()
 	done := make(chan error)
 	go func() {

@@ -61,6 +61,26 @@ func (s *Stream) ReadFull(p []byte) error {
 	return nil
 }
 
+// ReadFullAhead is ReadFull(p[:n]) for a p that is longer: what comes along in the
+// same system call may pass through p[n:], and is the next call's to read. Where
+// long reads and short ones alternate, that spares one.
+func (s *Stream) ReadFullAhead(p []byte, n int) error {
+	at := s.take(p[:n])
+	room := min(len(p), n+readAhead)
+	for at < n {
+		m, err := s.c.Read(p[at:room])
+		s.received.Add(uint64(m))
+		at += m
+		if at < n && err != nil {
+			return partial(at, err)
+		}
+	}
+	if at > n { // and so nothing was left ahead
+		s.head, s.tail = 0, copy(s.ahead[:], p[n:at])
+	}
+	return nil
+}
+
 // fill is io.ReadFull that counts as it goes.
 func (s *Stream) fill(p []byte) (n int, err error) {
 	for n < len(p) && err == nil {

@@ -48,6 +48,59 @@ func TestStreamReadFull(t *testing.T) {
 	require.True(t, bytes.Equal(data, append(got, p...)))
 }
 
+// counted counts Reads.
+type counted struct {
+	net.Conn
+	reads int
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	c.reads++
+	return c.Conn.Read(p)
+}
+
+func TestStreamReadFullAhead(t *testing.T) {
+	for _, room := range []int{0, 1, 31, readAhead, 2 * readAhead} {
+		x, y := net.Pipe()
+		a, in := NewStream(x), &counted{Conn: y}
+		b := NewStream(in)
+		data := make([]byte, 40_000)
+		rand.Read(data)
+		go func() {
+			a.Write(data[:20_000], nil)
+			a.Write(data[20_000:], nil)
+			a.Close()
+		}()
+		var got []byte
+		read := func(n, room int) {
+			p := make([]byte, n+room)
+			require.NoError(t, b.ReadFullAhead(p, n))
+			got = append(got, p[:n]...)
+		}
+		read(10_000, room)
+		reads := in.reads
+		head := make([]byte, min(room, readAhead))
+		require.NoError(t, b.ReadFull(head))
+		require.Equal(t, reads, in.reads, "they came along")
+		got = append(got, head...)
+		read(0, room)
+		read(8, room) // of what came, and no more of it
+		read(15_000, room)
+		read(len(data)-len(got), room)
+		require.True(t, bytes.Equal(data, got))
+		require.Equal(t, uint64(len(data)), b.Received())
+		require.Equal(t, io.EOF, b.ReadFullAhead(make([]byte, 2), 1))
+	}
+}
+
+func TestStreamReadFullAheadEnds(t *testing.T) {
+	a, b := streams(t)
+	require.NoError(t, a.Write([]byte("12345"), nil))
+	require.NoError(t, a.Close())
+	require.NoError(t, b.ReadFullAhead(make([]byte, 100), 2))
+	require.Equal(t, io.ErrUnexpectedEOF, b.ReadFullAhead(make([]byte, 100), 4))
+}
+
 // TestStreamEnd cuts the stream at every position near the edges of two reads.
 func TestStreamEnd(t *testing.T) {
 	for _, sent := range []int{0, 1, 9, 10, 11, readAhead + 10, 3 * readAhead} {

@@ -12,28 +12,31 @@ import (
 // segments of a message behind the first, so it is sealed, and opened, in memory
 // of its own: the one copy of secure mode.
 
+// sealedBatch is how many bytes of sealed frames, some of them large, are gathered
+// for one write.
+const sealedBatch = 256 << 10
+
 // sendSealed is send.
 func (t *streamTransport) sendSealed(sh *shield, f outFrame) (err error) {
 	n := len(f.head) + 4*msgr2.SecurePreambleLen // more than what sealing adds
 	if f.data != nil {
 		n += int(f.data.Len())
 	}
-	if n < streamBatch {
-		if t.out, err = sh.appendFrame(t.out, f); err != nil {
-			return err
-		}
-		if len(t.out) >= streamBatch {
-			err = t.flush()
-		}
-	} else {
+	if t.batch != nil && len(*t.batch)+n > cap(*t.batch) {
 		if err = t.flush(); err != nil {
 			return err
 		}
-		b := getScratch(n)
-		if *b, err = sh.appendFrame(*b, f); err == nil {
-			err = t.put(*b, nil)
+	}
+	if t.batch == nil && n >= streamBatch {
+		if err = t.flush(); err != nil {
+			return err
 		}
-		putScratch(b)
+		t.batch = getScratch(max(n, sealedBatch))
+	}
+	if t.batch != nil {
+		*t.batch, err = sh.appendFrame(*t.batch, f)
+	} else if t.out, err = sh.appendFrame(t.out, f); err == nil && len(t.out) >= streamBatch {
+		err = t.flush()
 	}
 	if err == nil && f.data != nil {
 		f.data.Release()
@@ -76,6 +79,10 @@ func (r *streamReader) sealed(ctx context.Context, sh *shield) error {
 // again.
 const readPiece = 1 << 20
 
+// sealedAhead is room behind a record, so that the next frame's preamble comes
+// with it in one system call.
+const sealedAhead = 4 << 10
+
 // sealedMessage reads the rest of a message: throttles first, then the bytes;
 // once they have opened, memory, and where they stay.
 func (r *streamReader) sealedMessage(ctx context.Context, sh *shield) (err error) {
@@ -93,18 +100,18 @@ func (r *streamReader) sealedMessage(ctx context.Context, sh *shield) (err error
 		}
 	}
 	if n := int(r.p.SecureTailLen()); n > 0 {
-		b := getScratch(n)
+		b := getScratch(n + sealedAhead)
 		defer putScratch(b)
-		tail := (*b)[:n]
+		tail := (*b)[:n+sealedAhead]
 		for at := 0; at < n; {
 			k := min(n-at, readPiece)
-			if err := r.t.s.ReadFull(tail[at : at+k]); err != nil {
+			if err := r.t.s.ReadFullAhead(tail[at:], k); err != nil {
 				return unexpected(err)
 			}
 			at += k
 			l.touch(true)
 		}
-		segs, err := sh.rx.OpenTail(tail, &r.p)
+		segs, err := sh.rx.OpenTail(tail[:n], &r.p)
 		if err != nil {
 			if errors.Is(err, msgr2.ErrAborted) {
 				m.Release()

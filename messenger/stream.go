@@ -27,7 +27,8 @@ type streamTransport struct {
 	peer   msgr2.Limits // the peer's, as it has told, else ours
 
 	// The sender's: whoever runs Connection.drain.
-	out []byte // prepared, not yet written
+	out   []byte  // prepared, not yet written
+	batch *[]byte // scratch with large sealed frames, likewise; nil while there is something in out
 }
 
 func (t *streamTransport) progress() (uint64, bool) { return t.s.Received(), false }
@@ -71,6 +72,12 @@ func (t *streamTransport) put(head []byte, data *buffer.List) error {
 }
 
 func (t *streamTransport) flush() error {
+	if b := t.batch; b != nil {
+		t.batch = nil
+		err := t.put(*b, nil)
+		putScratch(b)
+		return err
+	}
 	if len(t.out) == 0 {
 		return nil
 	}

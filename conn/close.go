@@ -28,7 +28,12 @@ func isQPState(err error) bool {
 	return errors.Is(err, verbs.ErrQPState) || errors.Is(err, verbs.ErrClosed)
 }
 
+// fault is the end of a connection. Whatever else has failed, of a device that is
+// lost that is the reason.
 func (c *Conn) fault(k FaultKind, err error) error {
+	if errors.Is(err, verbs.ErrDeviceLost) {
+		k = FaultLocal
+	}
 	return &FaultError{Kind: k, Remote: c.remote.String(), Err: err}
 }
 
@@ -105,6 +110,8 @@ func (c *Conn) event(ev verbs.Event) {
 			kind = FaultPeer
 		}
 		err = c.fault(kind, fmt.Errorf("%v", ev.Type))
+	case verbs.EventDeviceFatal:
+		err = c.fault(FaultLocal, fmt.Errorf("%s: %w", c.e.dev.Name(), verbs.ErrDeviceLost))
 	default:
 		return
 	}

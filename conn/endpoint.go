@@ -159,6 +159,11 @@ func NewEndpoint(dev *verbs.Device, a *buffer.Arena, cfg Config) (*Endpoint, err
 // Device returns the device.
 func (e *Endpoint) Device() *verbs.Device { return e.dev }
 
+// Lost is closed when the device is lost (verbs.Device.Lost): every connection
+// ends with a *FaultError that matches verbs.ErrDeviceLost, nobody is listened to
+// any more, and Dial fails with it. What is left to do is Shutdown.
+func (e *Endpoint) Lost() <-chan struct{} { return e.dev.Lost() }
+
 // Capacity is how many connections Config.RecvBuffers has room for.
 func (e *Endpoint) Capacity() int { return e.cfg.RecvBuffers / e.cfg.Credits }
 

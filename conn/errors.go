@@ -41,7 +41,7 @@ type FaultKind uint8
 const (
 	FaultPath  FaultKind = iota // the path or the peer's node is gone: reconnecting may help
 	FaultPeer                   // the peer broke the protocol or refused an access
-	FaultLocal                  // our own bug, or the device's: never retried
+	FaultLocal                  // our own bug, or the device's, which may be lost (verbs.ErrDeviceLost): never retried
 )
 
 var faultKindNames = [...]string{"path fault", "peer fault", "local fault"}
@@ -54,7 +54,7 @@ func (k FaultKind) String() string {
 }
 
 // FaultError is why a connection ended that neither side closed. Err is the
-// cause: a *verbs.WCError, ErrProtocol, ErrTimeout ...
+// cause: a *verbs.WCError, ErrProtocol, ErrTimeout, verbs.ErrDeviceLost ...
 type FaultError struct {
 	Kind   FaultKind
 	Remote string // the peer's address

@@ -10,7 +10,7 @@ import (
 )
 
 // Listen accepts connections on addr, "host:port" with port 0 for any, until
-// Shutdown or Close. It may be called more than once. ctx bounds the call.
+// Shutdown or Close, or until the device is lost, which Lost tells. It may be called more than once. ctx bounds the call.
 func (e *Endpoint) Listen(ctx context.Context, addr string) error {
 	l, err := e.dev.Listen(ctx, addr)
 	if err != nil {
@@ -36,6 +36,9 @@ func (e *Endpoint) serve(l *verbs.Listener) {
 		if err != nil {
 			if e.life.Err() == nil && !errors.Is(err, ErrClosed) {
 				e.log.Error("listener ended", "addr", l.Addr(), "err", err)
+				if err := l.Close(); err != nil { // who dials is to be refused at once; Shutdown closes it again
+					e.log.Error("closing a listener", "addr", l.Addr(), "err", err)
+				}
 			}
 			return
 		}

@@ -9,8 +9,8 @@ import (
 )
 
 // Connect asks the listener at addr for a connection and returns the peer's
-// answer, private data included. It blocks until then, until ctx ends, or until
-// the QP is closed. On error the QP is in ERR and can only be closed, except
+// answer, private data included. It blocks until then, until ctx ends, until
+// the QP is closed, or until the device is lost (ErrDeviceLost). On error the QP is in ERR and can only be closed, except
 // that wrong arguments and a wrong state change nothing. A peer's refusal is a
 // *RejectError.
 func (q *QP) Connect(ctx context.Context, addr string, p ConnParam) (ConnParam, error) {
@@ -78,18 +78,20 @@ func (l *Listener) Addr() string { return l.drv.Addr() }
 
 func (l *Listener) describe(*Resource) {}
 
-// Accept waits for the next request. It ends with ErrClosed by Close, or with
-// ctx's error.
+// Accept waits for the next request. It ends with ErrClosed by Close, with
+// ErrDeviceLost, or with ctx's error.
 func (l *Listener) Accept(ctx context.Context) (*ConnRequest, error) {
 	const op = "accept"
 	d := l.dev
-	drv, err := l.drv.Accept(ctx)
+	wait, done := d.untilLost(ctx)
+	defer done()
+	drv, err := l.drv.Accept(wait)
 	if err != nil {
-		return nil, d.opError(op, 0, err)
+		return nil, d.opError(op, 0, d.lostErr(err))
 	}
 	r := &ConnRequest{dev: d, drv: drv}
 	if err := r.obj.reserve(d, KindConnRequest, r, &d.obj); err != nil {
-		_ = drv.Reject(nil) // the device has been closed behind the listener
+		_ = drv.Reject(nil) // the device has been closed behind the listener, or is lost
 		return nil, d.opError(op, 0, err)
 	}
 	r.param = r.drv.Param()
@@ -138,8 +140,8 @@ func (r *ConnRequest) end() {
 }
 
 // Accept connects qp, made for this request, with receives posted. It blocks
-// until the connection is made, until ctx ends, or until the QP is closed. On
-// error qp is in ERR and can only be closed. Wrong arguments and a wrong state
+// until the connection is made, until ctx ends, until the QP is closed, or until
+// the device is lost (ErrDeviceLost). On error qp is in ERR and can only be closed. Wrong arguments and a wrong state
 // of qp change nothing: the request can still be accepted or rejected.
 func (r *ConnRequest) Accept(ctx context.Context, qp *QP, p ConnParam) error {
 	const op = "accept"

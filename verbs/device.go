@@ -3,6 +3,7 @@ package verbs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -37,6 +38,8 @@ type Device struct {
 	stuck        atomic.Int64 // closers that gave up on a destructor that is still running
 	owners       owners
 	events       eventQueue
+	there        context.Context // ends when the device is lost
+	lose         context.CancelFunc
 	obj          object // parent of all
 	closeMu      sync.Mutex
 
@@ -81,6 +84,7 @@ func NewDevice(d driver.Device, cfg Config) (*Device, error) {
 	if dev.closeTimeout == 0 {
 		dev.closeTimeout = defaultCloseTimeout
 	}
+	dev.there, dev.lose = context.WithCancel(context.Background())
 	dev.trace.Store(cfg.TraceStacks || traceByDefault.Load())
 	dev.obj = object{dev: dev, kind: kindDevice, self: dev, born: time.Now(), phase: phaseLive}
 	dev.events.start(dev)
@@ -142,6 +146,29 @@ func (d *Device) Resources() []Resource {
 		rs[i].Stack = formatStack(stacks[i]) // slow
 	}
 	return rs
+}
+
+// Lost is closed when the device is lost: it was removed, or has failed. From
+// then on its QPs are in ERR and their OnEvent has got EventDeviceFatal, Accept
+// of its listeners has ended, and what would make an object fails, all with
+// ErrDeviceLost. What there is can, and has to, be closed as ever.
+func (d *Device) Lost() <-chan struct{} { return d.there.Done() }
+
+func (d *Device) isLost() bool { return d.there.Err() != nil }
+
+// untilLost returns a context that ends with ctx, or when the device is lost.
+func (d *Device) untilLost(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(d.there, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// lostErr is err, with ErrDeviceLost if the device is lost, which then is why.
+func (d *Device) lostErr(err error) error {
+	if err == nil || isLost(err) || !d.isLost() {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrDeviceLost, err)
 }
 
 // Close closes the device. With live objects it returns *BusyError and changes

@@ -17,7 +17,8 @@
 // ErrQueueFull, ErrQPState, ErrNotSupported, ErrClosed, ErrLimit ...) or around
 // a typed error with data: *BusyError (children or posted work in the way),
 // *StuckError (a destructor of the device does not return), *driver.RejectError.
-// Completions that failed become *WCError by WCErr.
+// Completions that failed become *WCError by WCErr. What a device that was
+// removed, or has failed, can not do any more is ErrDeviceLost: see Device.Lost.
 //
 // # Ownership
 //

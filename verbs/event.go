@@ -89,6 +89,14 @@ func (d *Device) handle(de driver.Event) {
 	d.mu.Lock()
 	e.QP, e.CQ, e.SRQ = d.byQP[de.QP], d.byCQ[de.CQ], d.bySRQ[de.SRQ]
 	known := (de.QP == nil || e.QP != nil) && (de.CQ == nil || e.CQ != nil) && (de.SRQ == nil || e.SRQ != nil)
+	var lost []*QP
+	if e.Type == EventDeviceFatal && !d.isLost() {
+		d.log.Error("verbs: device lost", "device", d.caps.Name)
+		d.lose() // with mu: a QP that is linked from now on finds out by itself
+		for _, q := range d.byQP {
+			lost = append(lost, q)
+		}
+	}
 	var onCQ []*QP
 	if known && e.Type == EventCQErr && e.CQ != nil {
 		e.CQ.overrun = true
@@ -113,6 +121,14 @@ func (d *Device) handle(de driver.Event) {
 	}
 
 	switch e.Type {
+	case EventDeviceFatal:
+		// All are told before the first is ended, which others may notice.
+		for _, q := range lost {
+			q.orphaned()
+		}
+		for _, q := range lost {
+			q.gone()
+		}
 	case EventDisconnected:
 		if e.QP != nil {
 			e.QP.gone()

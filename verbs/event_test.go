@@ -164,3 +164,61 @@ func TestEventReadFails(t *testing.T) {
 	require.Equal(t, verbs.EventDeviceFatal, next(t, dev).Type)
 	require.NoError(t, dev.Close())
 }
+
+// A device that is lost ends its QPs, tells each of them why, and makes nothing
+// any more. What there is can be closed.
+func TestDeviceLost(t *testing.T) {
+	s := newSink()
+	r := newRig(t, nil, verbs.Config{}, verbs.QPConfig{OnEvent: s.on})
+	select {
+	case <-r.dev.Lost():
+		t.Fatal("it is there")
+	default:
+	}
+	fresh, err := r.pd.CreateQP(verbs.QPConfig{SendCQ: r.cq})
+	require.NoError(t, err)
+	r.send(verbs.SendWR{WRID: 1, SGEs: r.sge(8)})
+
+	r.l.events <- driver.Event{Type: driver.EventDeviceFatal}
+	require.Equal(t, verbs.Event{Type: verbs.EventDeviceFatal, QP: r.qp, Count: 1}, <-s.ch)
+	<-r.dev.Lost()
+	<-r.qp.Disconnected()
+	require.Equal(t, verbs.Event{Type: verbs.EventDeviceFatal, Count: 1}, next(t, r.dev))
+	require.Equal(t, verbs.QPStateErr, r.qp.State())
+	require.Equal(t, []uint64{1}, wrids(r.poll()), "the core has put it to ERR")
+
+	_, err = r.qp.PostSend([]verbs.SendWR{{}})
+	require.ErrorIs(t, err, verbs.ErrDeviceLost)
+	require.ErrorIs(t, err, verbs.ErrQPState)
+	_, err = r.qp.PostRecv([]verbs.RecvWR{{}})
+	require.ErrorIs(t, err, verbs.ErrDeviceLost)
+	_, err = fresh.Connect(context.Background(), "x:1", verbs.ConnParam{})
+	require.ErrorIs(t, err, verbs.ErrDeviceLost)
+	_, err = r.dev.AllocPD()
+	require.ErrorIs(t, err, verbs.ErrDeviceLost)
+	_, err = r.pd.RegMR(make([]byte, 1), 0)
+	require.ErrorIs(t, err, verbs.ErrDeviceLost)
+	_, err = r.pd.CreateQP(verbs.QPConfig{SendCQ: r.cq})
+	require.ErrorIs(t, err, verbs.ErrDeviceLost)
+
+	// It is lost once.
+	r.l.events <- driver.Event{Type: driver.EventDeviceFatal}
+	require.Equal(t, verbs.EventDeviceFatal, next(t, r.dev).Type)
+	require.Empty(t, s.ch)
+	_, err = fresh.Close()
+	require.NoError(t, err)
+}
+
+// A QP that is made while its device is being lost is not handed out.
+func TestDeviceLostWhileQPIsMade(t *testing.T) {
+	r := newRig(t, nil, verbs.Config{}, verbs.QPConfig{})
+	r.l.making = func() {
+		r.l.events <- driver.Event{Type: driver.EventDeviceFatal}
+		<-r.dev.Lost()
+	}
+	used, qps := r.cq.Free(), r.dev.Stats().QPs
+	_, err := r.pd.CreateQP(verbs.QPConfig{SendCQ: r.cq})
+	require.ErrorIs(t, err, verbs.ErrDeviceLost)
+	require.Equal(t, used, r.cq.Free())
+	require.Equal(t, qps, r.dev.Stats().QPs)
+}

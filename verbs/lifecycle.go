@@ -102,6 +102,9 @@ type closeRun struct {
 func (o *object) reserve(d *Device, kind Kind, self interface{ describe(*Resource) }, parents ...*object) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.isLost() {
+		return ErrDeviceLost
+	}
 	for _, p := range parents {
 		if p != nil && p.phase != phaseLive {
 			return fmt.Errorf("%v: %w", p.kind, ErrClosed)

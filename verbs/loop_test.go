@@ -17,6 +17,7 @@ import (
 type loop struct {
 	caps   driver.Caps
 	events chan driver.Event
+	making func() // called by CreateQP, if set
 
 	mu      sync.Mutex
 	keys    uint32
@@ -134,6 +135,9 @@ func (p *loopPD) CreateSRQ(maxWR, maxSGE int) (driver.SRQ, error) {
 func (p *loopPD) Dealloc() error { return p.l.gone() }
 
 func (p *loopPD) CreateQP(a driver.QPAttr) (driver.QP, error) {
+	if p.l.making != nil {
+		p.l.making()
+	}
 	p.l.mu.Lock()
 	defer p.l.mu.Unlock()
 	p.l.qpn++

@@ -20,7 +20,8 @@ type QPConfig struct {
 	MaxRecvSGE int // default 1
 	MaxInline  int // bytes of SendInline data; default 0
 	// OnEvent is called on the device's event goroutine and must not block.
-	// It also gets EventCQErr when a CQ of the QP has overrun.
+	// It also gets EventCQErr when a CQ of the QP has overrun, and
+	// EventDeviceFatal when the device is lost.
 	OnEvent func(Event)
 }
 
@@ -140,6 +141,11 @@ func (pd *PD) CreateQP(c QPConfig) (*QP, error) {
 	q.drv, q.qpn, q.owner = drv, drv.QPN(), own
 	q.state.Store(uint32(QPStateInit))
 	d.mu.Lock()
+	if d.isLost() { // and nobody has told the QP
+		q.dismissLocked(slot.next)
+		d.mu.Unlock()
+		return undo(joinErr(ErrDeviceLost, drv.Destroy()))
+	}
 	d.byQP[drv], d.byQPN[q.qpn] = q, q
 	pd.qps[q] = struct{}{}
 	q.obj.linkLocked()

@@ -66,7 +66,7 @@ func (q *QP) canSend() error {
 	}
 	switch {
 	case s != QPStateRTS:
-		return fmt.Errorf("%w: %v", ErrQPState, s)
+		return q.stateErr()
 	case q.noSend:
 		return fmt.Errorf("%w: disconnecting", ErrQPState)
 	}
@@ -78,10 +78,16 @@ func (q *QP) canRecv() error {
 	if q.closing.Load() {
 		return ErrClosed
 	}
-	if s := q.State(); s == QPStateErr {
-		return fmt.Errorf("%w: %v", ErrQPState, s)
+	if q.State() == QPStateErr {
+		return q.stateErr()
 	}
 	return nil
+}
+
+// stateErr says that the QP is in a state that does not allow it, and of which
+// device that was lost.
+func (q *QP) stateErr() error {
+	return q.dev.lostErr(fmt.Errorf("%w: %v", ErrQPState, q.State()))
 }
 
 // SetError puts the QP to ERR: everything outstanding completes with
@@ -137,11 +143,20 @@ func (q *QP) Disconnected() <-chan struct{} { return q.disconnected }
 
 // gone is called when the connection is.
 func (q *QP) gone() {
-	if err := q.SetError(); err != nil {
+	if err := q.SetError(); err != nil && !isLost(err) {
 		q.dev.log.Warn("verbs: a QP without connection could not be put to ERR", "device", q.dev.caps.Name, "err", err)
 	}
 	q.setKnownError()
 	q.discOnce.Do(func() { close(q.disconnected) })
+}
+
+// orphaned tells the QP that its device is lost, before anything that follows
+// from it can be seen.
+func (q *QP) orphaned() {
+	q.setKnownError()
+	if q.onEvent != nil {
+		q.onEvent(Event{Type: EventDeviceFatal, QP: q, Count: 1})
+	}
 }
 
 // overrun retires the QP of a CQ that lost completions: it is destroyed as soon
@@ -165,10 +180,10 @@ func (q *QP) beginConnect(ctx context.Context) (context.Context, error) {
 		return nil, ErrClosed
 	}
 	if !q.state.CompareAndSwap(uint32(QPStateInit), uint32(QPStateRTR)) {
-		return nil, fmt.Errorf("%w: %v", ErrQPState, q.State())
+		return nil, q.stateErr()
 	}
 	q.everConnected.Store(true)
-	ctx, q.cancelConn = context.WithCancel(ctx)
+	ctx, q.cancelConn = q.dev.untilLost(ctx)
 	q.connDone = make(chan struct{})
 	return ctx, nil
 }
@@ -178,6 +193,7 @@ func (q *QP) endConnect(err error) error {
 	if err == nil {
 		q.connected()
 	} else {
+		err = q.dev.lostErr(err)
 		q.setKnownError()
 		q.discOnce.Do(func() { close(q.disconnected) })
 	}

@@ -19,6 +19,32 @@ type serveCmd struct {
 	Grace time.Duration `default:"3s" help:"How long transfers may go on at shutdown."`
 }
 
+// watch says what happens to the server until the context of p ends.
+func (s *server) watch(p *program) {
+	account := make(chan os.Signal, 1)
+	if len(accountSignals) > 0 {
+		signal.Notify(account, accountSignals...)
+		defer signal.Stop(account)
+	}
+	lost := s.fabric.Lost()
+	for p.ctx.Err() == nil {
+		select {
+		case <-p.ctx.Done():
+		case <-lost:
+			lost = nil
+			p.log.Error("device lost: it was removed or has failed, and nobody reaches the node over it any more; "+
+				"start the node again once there is a device", "device", s.choice.Device)
+		case <-account:
+			r, err := s.node.Report()
+			if err != nil {
+				p.log.Error("report", "err", err)
+				continue
+			}
+			p.log.Info("account", reportAttrs(r)...)
+		}
+	}
+}
+
 // Run serves until the context of p ends.
 func (c *serveCmd) Run(p *program) error {
 	auth, modes, err := c.methods(p.log)
@@ -39,23 +65,7 @@ func (c *serveCmd) Run(p *program) error {
 	}
 	p.log.Info("serving", "addrs", strings.Join(addrs, ","), "data", c.Data, "arena", c.Arena.String(), "device", s.choice.Device, "device_chosen", s.choice.Why, "unfinished_blobs_removed", s.store.Swept())
 
-	account := make(chan os.Signal, 1)
-	if len(accountSignals) > 0 {
-		signal.Notify(account, accountSignals...)
-		defer signal.Stop(account)
-	}
-	for p.ctx.Err() == nil {
-		select {
-		case <-p.ctx.Done():
-		case <-account:
-			r, err := s.node.Report()
-			if err != nil {
-				p.log.Error("report", "err", err)
-				continue
-			}
-			p.log.Info("account", reportAttrs(r)...)
-		}
-	}
+	s.watch(p)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), serveShutdown)
 	defer cancel()
 	n := 0

@@ -12,6 +12,7 @@ import (
 	"github.com/argonaut-rdma/argonaut/examples/storage-node/internal/store"
 	"github.com/argonaut-rdma/argonaut/examples/storage-node/internal/wire"
 	"github.com/argonaut-rdma/argonaut/messenger"
+	"github.com/argonaut-rdma/argonaut/verbs"
 )
 
 // serverConfig says what a server needs.
@@ -25,6 +26,7 @@ type serverConfig struct {
 	level  *slog.LevelVar // of log
 	auth   []messenger.Auth
 	modes  []messenger.Mode
+	open   func() (*verbs.Device, error) // the device, instead of what the choice says; for tests
 }
 
 // server is a node with all that it stands on.
@@ -70,6 +72,7 @@ func startServer(ctx context.Context, cfg serverConfig) (s *server, err error) {
 		Logger: cfg.log,
 		Auth:   cfg.auth,
 		Modes:  cfg.modes,
+		Device: cfg.open,
 	})
 	if err != nil {
 		return s, err
@@ -78,7 +81,7 @@ func startServer(ctx context.Context, cfg serverConfig) (s *server, err error) {
 		Store:      s.store,
 		Arena:      s.fabric.Arena,
 		QueuePairs: s.fabric.QueuePairs,
-		Device:     choice.Device,
+		Device:     s.device,
 		Logger:     cfg.log,
 	})
 	s.fabric.Messenger.AddDispatcher(s.node)
@@ -87,6 +90,16 @@ func startServer(ctx context.Context, cfg serverConfig) (s *server, err error) {
 		return s, err
 	}
 	return s, nil
+}
+
+// device is the name of the device, and whether it is lost.
+func (s *server) device() string {
+	select {
+	case <-s.fabric.Lost():
+		return s.choice.Device + " (lost)"
+	default:
+		return s.choice.Device
+	}
 }
 
 // addrs is where the server listens.
@@ -132,6 +145,6 @@ func reportAttrs(r wire.NodeReply) []any {
 	return []any{
 		"posted", r.Posted, "held", r.Held, "free", r.Free, "total", r.Total,
 		"queue_pairs", r.QueuePairs, "connections", r.Connections, "transfers", r.Transfers,
-		"objects", r.Objects, "bytes", r.Bytes,
+		"objects", r.Objects, "bytes", r.Bytes, "device", r.Device,
 	}
 }

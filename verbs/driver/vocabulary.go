@@ -144,7 +144,7 @@ const (
 	EventSQDrained                         // send queue drained
 	EventPathMig                           // path migrated
 	EventPathMigErr                        // path migration failed
-	EventDeviceFatal                       // device is unusable or was removed
+	EventDeviceFatal                       // device is unusable or was removed: its QPs are to be put to ERR
 	EventPortActive                        // port came up
 	EventPortErr                           // port went down
 	EventLIDChange                         // port LID changed

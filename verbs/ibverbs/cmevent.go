@@ -89,24 +89,16 @@ func (id *cmID) handleDisconnected(e cverbs.CMEvent) {
 	}
 }
 
-// handleRemoval ends what the identifier is for: the kernel gets rid of the
-// device when everybody has let go of it, and says so to identifiers only.
+// handleRemoval reports the end of the device, which is the end of its queue
+// pairs and listeners, too: the kernel gets rid of it when everybody has let go
+// of it, and says so to identifiers only. Who makes a connection is told at once.
 func (id *cmID) handleRemoval(e cverbs.CMEvent) {
 	id.mu.Lock()
 	established, q := id.established, id.qp
 	id.mu.Unlock()
 	id.dev.events.push(driver.Event{Type: driver.EventDeviceFatal})
-	switch {
-	case id.listener != nil:
-	case !established || q == nil:
+	if id.listener == nil && (!established || q == nil) {
 		id.deliver(e)
-	default:
-		q.connMu.Lock()
-		err := q.toErr() // the device may not even do that
-		q.connMu.Unlock()
-		if !errors.Is(err, driver.ErrClosed) {
-			id.dev.events.push(driver.Event{Type: driver.EventQPFatal, QP: q})
-		}
 	}
 }
 

@@ -39,6 +39,8 @@ type Config struct {
 	Modes []messenger.Mode
 	// Logger gets what no caller can be told. nil: silent.
 	Logger *slog.Logger
+	// Device opens the device, instead of what Choice says; for tests. nil: Choice.
+	Device func() (*verbs.Device, error)
 }
 
 // A connection has credits receive buffers of recvSize bytes: a message of the object protocol fits, with its data where it
@@ -87,10 +89,12 @@ func Open(cfg Config) (f *Fabric, err error) {
 			f = nil
 		}
 	}()
-	switch cfg.Choice.Device {
-	case DeviceIWARP:
+	switch {
+	case cfg.Device != nil:
+		f.Device, err = cfg.Device()
+	case cfg.Choice.Device == DeviceIWARP:
 		f.Device, err = iwarp.Open(iwarp.Config{Pin: cfg.Pin, Logger: cfg.Logger})
-	case DeviceTCP:
+	case cfg.Choice.Device == DeviceTCP:
 		if cfg.Pin {
 			err = errors.New("pinning memory takes a device: leave --pin out or use --device iwarp")
 		}
@@ -145,6 +149,14 @@ func (c Choice) ParseAddrs(s string) (messenger.AddrVec, error) {
 		}
 	}
 	return messenger.ParseAddrs(strings.Join(parts, ","))
+}
+
+// Lost is closed when the device is lost: it was removed, or has failed. Without a device it never is.
+func (f *Fabric) Lost() <-chan struct{} {
+	if f.Device == nil {
+		return nil
+	}
+	return f.Device.Lost()
 }
 
 // QueuePairs counts the queue pairs of the device.

@@ -52,7 +52,7 @@ func newEnv(t *testing.T, device string, change func(*Config)) *env {
 	choice := fabric.Choose(device, testenv.ListenAddr(), true)
 	e.fab, err = fabric.Open(fabric.Config{Name: messenger.EntityName{Type: messenger.OSD, Num: 0}, Choice: choice, Arena: 16 << 20})
 	require.NoError(t, err)
-	cfg := Config{Store: e.store, Arena: e.fab.Arena, QueuePairs: e.fab.QueuePairs, Device: device}
+	cfg := Config{Store: e.store, Arena: e.fab.Arena, QueuePairs: e.fab.QueuePairs, Device: func() string { return device }}
 	if change != nil {
 		change(&cfg)
 	}

@@ -20,8 +20,8 @@ type Config struct {
 	Arena *buffer.Arena
 	// QueuePairs counts those of the device, for the node's own report. nil: none.
 	QueuePairs func() int
-	// Device is the name of the device, for the same.
-	Device string
+	// Device is the name of the device, and what there is to say of it, for the same. nil: none.
+	Device func() string
 	// TransferBytes is how much of the arena transfers may hold; those beyond wait. Default half of it.
 	TransferBytes int64
 	// MaxTransfers bounds the transfers under way; those beyond are refused. Default 1024.
@@ -73,6 +73,9 @@ func New(cfg Config) *Node {
 	}
 	if cfg.QueuePairs == nil {
 		cfg.QueuePairs = func() int { return 0 }
+	}
+	if cfg.Device == nil {
+		cfg.Device = func() string { return "" }
 	}
 	if cfg.TransferBytes == 0 {
 		cfg.TransferBytes = cfg.Arena.Account().Total / 2

@@ -70,7 +70,7 @@ func (n *Node) Report() (wire.NodeReply, error) {
 		Objects:     totals.Objects,
 		Bytes:       totals.Bytes,
 		Uptime:      int64(time.Since(n.start)),
-		Device:      n.cfg.Device,
+		Device:      n.cfg.Device(),
 	}, err
 }
 

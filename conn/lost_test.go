@@ -1,0 +1,88 @@
+package conn
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/test/env"
+	"github.com/argonaut-rdma/argonaut/verbs"
+	"github.com/argonaut-rdma/argonaut/verbs/driver"
+	"github.com/argonaut-rdma/argonaut/verbs/verbstest"
+)
+
+// TestDeviceLost: connections of a device that is lost end by a local fault that
+// says so, those of its peers by one of the path; nobody is listened to any more,
+// Dial says why, and Shutdown gives everything back.
+func TestDeviceLost(t *testing.T) {
+	f := verbstest.NewFaulty(env.OpenDriver(t), nil)
+	p := newPair(t, nodeConfig{device: env.Core(t, f)}, nodeConfig{})
+	addr := p.a.listen()
+	accepted, err := p.b.Dial(t.Context(), addr)
+	require.NoError(t, err)
+	dialed := get(t, p.a.accepted)
+	p.b.expect(p.ba, "before", p.a.send(p.ab, "before", 100_000))
+	select {
+	case <-p.a.Lost():
+		t.Fatal("it is there")
+	default:
+	}
+
+	f.Inject(driver.Event{Type: driver.EventDeviceFatal})
+	get(t, p.a.Lost())
+	want := map[*Conn]bool{p.ab: true, dialed: true}
+	for range 2 {
+		x := get(t, p.a.faults)
+		require.True(t, want[x.c])
+		delete(want, x.c)
+		require.ErrorIs(t, x.err, verbs.ErrDeviceLost)
+		require.Equal(t, x.err, x.c.Err())
+		var fe *FaultError
+		require.ErrorAs(t, x.err, &fe)
+		require.Equal(t, FaultLocal, fe.Kind)
+		get(t, x.c.Done())
+	}
+	for range 2 {
+		x := get(t, p.b.faults)
+		var fe *FaultError
+		require.ErrorAs(t, x.err, &fe)
+		require.Equal(t, FaultPath, fe.Kind, "%v", x.err)
+	}
+	get(t, accepted.Done())
+	get(t, p.ba.Done())
+	if env.Device() == "" { // it is closed a moment later
+		require.Eventually(t, func() bool {
+			_, err := p.b.Dial(t.Context(), addr)
+			return errors.Is(err, ErrRefused)
+		}, wait, time.Millisecond, "who dials is refused")
+	}
+
+	_, err = p.a.Dial(t.Context(), p.b.Addr().String())
+	require.ErrorIs(t, err, verbs.ErrDeviceLost)
+	require.ErrorIs(t, p.a.Listen(t.Context(), env.ListenAddr()), verbs.ErrDeviceLost)
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
+	defer cancel()
+	require.NoError(t, p.a.Shutdown(ctx))
+}
+
+// TestDeviceLostWhileDialing: a connection that is being made ends with the
+// device, too.
+func TestDeviceLostWhileDialing(t *testing.T) {
+	asked, answer := make(chan struct{}), make(chan struct{})
+	b := newNode(t, nodeConfig{Config: Config{OnAccept: func(*Conn) bool { close(asked); <-answer; return false }}})
+	addr := b.listen()
+	f := verbstest.NewFaulty(env.OpenDriver(t), nil)
+	a := newNode(t, nodeConfig{device: env.Core(t, f)})
+	done := make(chan error, 1)
+	go func() { // ends with the device
+		_, err := a.Dial(context.Background(), addr)
+		done <- err
+	}()
+	get(t, asked)
+	f.Inject(driver.Event{Type: driver.EventDeviceFatal})
+	require.ErrorIs(t, get(t, done), verbs.ErrDeviceLost)
+	close(answer)
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/argonaut-rdma/argonaut/verbs"
+	"github.com/argonaut-rdma/argonaut/verbs/driver"
 	"github.com/argonaut-rdma/argonaut/verbs/verbstest"
 )
 
@@ -53,6 +54,11 @@ func TestConformance(t *testing.T) {
 		Open: func(tb testing.TB) *verbs.Device {
 			// siw lets go of a connection that is being made after 10 s.
 			d, err := Open(Config{Device: name, Addr: addr, Core: verbs.Config{CloseTimeout: 20 * time.Second}})
+			require.NoError(tb, err)
+			return d
+		},
+		OpenDriver: func(tb testing.TB) driver.Device {
+			d, err := OpenDriver(Config{Device: name, Addr: addr})
 			require.NoError(tb, err)
 			return d
 		},

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/argonaut-rdma/argonaut/verbs"
+	"github.com/argonaut-rdma/argonaut/verbs/driver"
 	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
 	"github.com/argonaut-rdma/argonaut/verbs/verbstest"
 )
@@ -23,6 +24,14 @@ var skipsOfAll = []string{
 var skipsOfStrict = append([]string{
 	"SendWithImmediate", "WriteWithImmediate", "FetchAdd", "CompareSwap", "AtomicsOfMany", "AtomicViolations",
 }, skipsOfAll...)
+
+func driverOpener(c iwarp.Config) func(tb testing.TB) driver.Device {
+	return func(tb testing.TB) driver.Device {
+		d, err := iwarp.OpenDriver(c)
+		require.NoError(tb, err)
+		return d
+	}
+}
 
 func opener(c iwarp.Config) func(tb testing.TB) *verbs.Device {
 	return func(tb testing.TB) *verbs.Device {
@@ -39,28 +48,36 @@ var limited = iwarp.Config{
 }
 
 func TestConformance(t *testing.T) {
-	verbstest.Run(t, verbstest.Config{Open: opener(iwarp.Config{}), OpenLimited: opener(limited), Skips: skipsOfAll})
+	verbstest.Run(t, verbstest.Config{
+		Open: opener(iwarp.Config{}), OpenDriver: driverOpener(iwarp.Config{}), OpenLimited: opener(limited), Skips: skipsOfAll,
+	})
 }
 
 // Both ends are strict: they speak to each other as to a foreign adapter.
 func TestConformanceStrict(t *testing.T) {
-	verbstest.Run(t, verbstest.Config{Open: opener(iwarp.Config{Strict: true}), Skips: skipsOfStrict, Quick: true})
+	verbstest.Run(t, verbstest.Config{
+		Open: opener(iwarp.Config{Strict: true}), OpenDriver: driverOpener(iwarp.Config{Strict: true}), Skips: skipsOfStrict, Quick: true,
+	})
 }
 
 // One end is strict, the other falls back.
 func TestConformanceFallback(t *testing.T) {
 	verbstest.Run(t, verbstest.Config{
-		Open: opener(iwarp.Config{}), OpenPeer: opener(iwarp.Config{Strict: true}), Skips: skipsOfStrict, PrivateDataTrails: true, Quick: true,
+		Open: opener(iwarp.Config{}), OpenDriver: driverOpener(iwarp.Config{}), OpenPeer: opener(iwarp.Config{Strict: true}), Skips: skipsOfStrict, PrivateDataTrails: true, Quick: true,
 	})
 }
 
 func TestConformanceChecksums(t *testing.T) {
-	verbstest.Run(t, verbstest.Config{Open: opener(iwarp.Config{CRC: iwarp.CRCOn}), Skips: skipsOfAll, Quick: true})
+	verbstest.Run(t, verbstest.Config{
+		Open: opener(iwarp.Config{CRC: iwarp.CRCOn}), OpenDriver: driverOpener(iwarp.Config{CRC: iwarp.CRCOn}), Skips: skipsOfAll, Quick: true,
+	})
 }
 
 // Segments so small that everything is many of them.
 func TestConformanceSmallSegments(t *testing.T) {
-	verbstest.Run(t, verbstest.Config{Open: opener(iwarp.Config{SegmentSize: 4096, CRC: iwarp.CRCOff}), Skips: skipsOfAll, Quick: true})
+	verbstest.Run(t, verbstest.Config{
+		Open: opener(iwarp.Config{SegmentSize: 4096, CRC: iwarp.CRCOff}), OpenDriver: driverOpener(iwarp.Config{SegmentSize: 4096, CRC: iwarp.CRCOff}), Skips: skipsOfAll, Quick: true,
+	})
 }
 
 func TestConformanceIPv6(t *testing.T) {
@@ -69,7 +86,9 @@ func TestConformanceIPv6(t *testing.T) {
 		t.Skipf("this machine has no IPv6 loopback: %v", err)
 	}
 	require.NoError(t, l.Close())
-	verbstest.Run(t, verbstest.Config{Open: opener(iwarp.Config{}), ListenAddr: "[::1]:0", Skips: skipsOfAll, Quick: true})
+	verbstest.Run(t, verbstest.Config{
+		Open: opener(iwarp.Config{}), OpenDriver: driverOpener(iwarp.Config{}), ListenAddr: "[::1]:0", Skips: skipsOfAll, Quick: true,
+	})
 }
 
 // The whole suite pins less than 256 MiB at a time.
@@ -88,26 +107,26 @@ func TestConformancePinned(t *testing.T) {
 		t.Skipf("256 MiB can not be pinned here: %v", err)
 	}
 	require.NoError(t, err)
-	verbstest.Run(t, verbstest.Config{Open: opener(iwarp.Config{Pin: true}), Skips: skipsOfAll, Quick: true})
+	verbstest.Run(t, verbstest.Config{
+		Open: opener(iwarp.Config{Pin: true}), OpenDriver: driverOpener(iwarp.Config{Pin: true}), Skips: skipsOfAll, Quick: true,
+	})
 }
 
 // A network that is not TCP, and that splits what it carries at any byte.
 func TestConformanceForeignConn(t *testing.T) {
 	var d net.Dialer
 	var lc net.ListenConfig
-	verbstest.Run(t, verbstest.Config{
-		Open: opener(iwarp.Config{
-			Dial: func(ctx context.Context, addr string) (net.Conn, error) {
-				c, err := d.DialContext(ctx, "tcp", addr)
-				return splitting{c}, err
-			},
-			Listen: func(ctx context.Context, addr string) (net.Listener, error) {
-				l, err := lc.Listen(ctx, "tcp", addr)
-				return splittingListener{l}, err
-			},
-		}),
-		Skips: skipsOfAll, Quick: true,
-	})
+	c := iwarp.Config{
+		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
+			c, err := d.DialContext(ctx, "tcp", addr)
+			return splitting{c}, err
+		},
+		Listen: func(ctx context.Context, addr string) (net.Listener, error) {
+			l, err := lc.Listen(ctx, "tcp", addr)
+			return splittingListener{l}, err
+		},
+	}
+	verbstest.Run(t, verbstest.Config{Open: opener(c), OpenDriver: driverOpener(c), Skips: skipsOfAll, Quick: true})
 }
 
 // splitting hides what its Conn is and splits reads and writes.
@@ -154,8 +173,9 @@ func (l splittingListener) Accept() (net.Conn, error) {
 // A network in memory, without half-close and without buffers.
 func TestConformanceMemNet(t *testing.T) {
 	n := newMemNet()
+	c := iwarp.Config{Dial: n.Dial, Listen: n.Listen}
 	verbstest.Run(t, verbstest.Config{
-		Open: opener(iwarp.Config{Dial: n.Dial, Listen: n.Listen}), SingleProcess: true, Quick: true,
+		Open: opener(c), OpenDriver: driverOpener(c), SingleProcess: true, Quick: true,
 		Skips: append([]string{
 			"PeerKilledIdle", "PeerKilledUnderSends", "PeerKilledUnderWrites", "PeerKilledUnderReads", "PeerKilledWriting",
 			"PeerKilledReading", "PeerKilledInHandshake", "DialerKilled",

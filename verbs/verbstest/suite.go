@@ -28,6 +28,10 @@ type Config struct {
 	// OpenLimited opens a device with small limits, which the suite exhausts.
 	// Nil: Open, and limits too large to reach are left alone.
 	OpenLimited func(tb testing.TB) *verbs.Device
+	// OpenDriver opens the device under test without the core of package verbs,
+	// so that the suite can put itself in between and lose it. Nil: subtests that
+	// do that skip.
+	OpenDriver func(tb testing.TB) driver.Device
 	// ListenAddr is where the accepting end listens. Default "127.0.0.1:0".
 	ListenAddr string
 	// DialHost replaces the host of the listener's address for the dialing
@@ -62,7 +66,7 @@ func suite() []subtest {
 	var all []subtest
 	for _, part := range [][]subtest{
 		transferTests, signalTests, flushTests, notifyTests, srqTests, violationTests, localTests, deregTests,
-		parentTests, peerTests, outOfBandTests, handshakeTests, limitTests, optionalTests, windowTests, stressTests,
+		parentTests, peerTests, outOfBandTests, handshakeTests, limitTests, optionalTests, windowTests, stressTests, lostTests,
 	} {
 		all = append(all, part...)
 	}

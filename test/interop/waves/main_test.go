@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/argonaut-rdma/argonaut/test/env"
 )
@@ -18,7 +19,10 @@ const clientEnv = "ARGONAUT_WAVES_CLIENT"
 // The test binary is its own client.
 func TestMain(m *testing.M) {
 	if os.Getenv(clientEnv) == "" {
-		os.Exit(m.Run())
+		goleak.VerifyTestMain(m,
+			// The default pool of ants, which package buffer imports, lives as long as the process.
+			goleak.IgnoreAnyFunction("github.com/panjf2000/ants/v2.(*poolCommon).purgeStaleWorkers"),
+			goleak.IgnoreAnyFunction("github.com/panjf2000/ants/v2.(*poolCommon).ticktock"))
 	}
 	flag.CommandLine = flag.NewFlagSet(os.Args[0], flag.ExitOnError)
 	main()

@@ -167,11 +167,16 @@ func TestDoctor(t *testing.T) {
 	for _, part := range []string{"provider ", "\ndevices\n", "\naddresses\n", "127.0.0.1", "\nchosen ", "usable: yes"} {
 		require.Contains(t, out, part)
 	}
+	if runtime.GOOS == "linux" {
+		require.Regexp(t, `(?m)^memlock +(no limit|\d+ bytes), for an arena of 268435456 bytes$`, out)
+		require.Regexp(t, `(?m)^huge pages +of 2 MiB: \d+, of which \d+ are free; transparent: `, out)
+	}
 	r := exec1(nil, "doctor", "--device", "no-such-device", "--addr", "127.0.0.1")
 	require.Equal(t, exitError, r.status)
 	require.Contains(t, r.stdout, "usable: NO")
 	require.Equal(t, strings.Count(r.stdout, "PROBLEM"), strings.Count(r.stdout, "remedy: "), r.stdout)
 	require.Contains(t, r.stderr, "not usable")
+	require.NotRegexp(t, `remedy: (ibverbs: |.*: (no such file|permission denied))`, r.stdout, "an error is no remedy")
 	if runtime.GOOS == "linux" {
 		r = exec1(nil, "doctor", "--device", "iwarp", "--arena", "1000TiB")
 		require.Equal(t, exitError, r.status)
@@ -192,7 +197,10 @@ func TestDeviceAuto(t *testing.T) {
 	t.Parallel()
 	p := startNode(t, t.TempDir(), "--device", "auto", "--listen", "127.0.0.1:0", "--arena", "64MiB")
 	require.True(t, strings.HasPrefix(p.addr, "iwarp://"), p.addr)
-	ok(t, strings.NewReader("x"), "put", "--server", p.addr, "--device", "auto", "k", "-")
+	r := exec1(strings.NewReader("x"), "put", "--server", p.addr, "--device", "auto", "k", "-")
+	require.Zero(t, r.status, r.stderr)
+	require.Regexp(t, `level=INFO msg=device device=iwarp device_chosen="the address says so"`, r.stderr, "the client says so, too")
+	require.NotContains(t, r.stderr, "msg=device device=iwarp why")
 	require.Equal(t, "x", ok(t, nil, to(p, "get", "k", "-")...))
 	require.Regexp(t, `device=iwarp device_chosen="the adapter in software, because: `, p.log())
 }

@@ -29,7 +29,14 @@ func TestDoctorOfADevice(t *testing.T) {
 		require.Contains(t, out, "usable: yes")
 		if strings.HasPrefix(env.Device(), "rxe") {
 			require.Contains(t, out, "RoCE v2")
+			require.Regexp(t, `(?m)^ +GID \d+ +::ffff:`+regexp.QuoteMeta(env.Addr())+` +RoCE v2`, out)
+		} else {
+			require.Regexp(t, `(?m)^ +GID 0 +`, out)
 		}
+		require.Regexp(t, `(?m)^memlock +(no limit|\d+ bytes), for an arena of 33554432 bytes$`, out)
+		require.Regexp(t, `(?m)^huge pages +of 2 MiB: \d+, of which \d+ are free; transparent: `, out)
+		require.Regexp(t, `(?m)^RDMA netns +(shared|exclusive): `, out)
+		require.Regexp(t, `(?m)^files +usable in /dev/infiniband: uverbs\d.* rdma_cm$`, out)
 	}
 	r := exec1(nil, "doctor", "--arena", "32MiB", "--device", env.Device(), "--addr", "127.0.0.1")
 	require.Equal(t, exitError, r.status, r.stdout)

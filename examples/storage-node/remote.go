@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/argonaut-rdma/argonaut/examples/storage-node/internal/client"
@@ -21,10 +22,22 @@ type remote struct {
 	security `embed:""`
 }
 
+// tell logs the device. With auto it is news to the user, who is told also where a command logs warnings only.
+func (r *remote) tell(p *program, choice fabric.Choice) {
+	if r.Device != fabric.DeviceAuto {
+		p.log.Debug("device", "device", choice.Device, "why", choice.Why)
+		return
+	}
+	level := p.level.Level()
+	p.level.Set(min(level, slog.LevelInfo))
+	p.log.Info("device", "device", choice.Device, "device_chosen", choice.Why)
+	p.level.Set(level)
+}
+
 // do connects to the node, runs f and disconnects.
 func (r *remote) do(p *program, f func(context.Context, *client.Client) error) (err error) {
 	choice := fabric.Choose(r.Device, r.Server, false)
-	p.log.Debug("device", "device", choice.Device, "why", choice.Why)
+	r.tell(p, choice)
 	addrs, err := usable("--server", r.Server, choice)
 	for _, check := range []func() error{
 		func() error { return named(addrs) },

@@ -203,25 +203,51 @@ func (r *Report) device(real bool) {
 	}
 	if err != nil {
 		if ibverbs.Built || !real {
-			r.problem(true, fmt.Sprintf("device %s can not be opened", r.choice.Device), err.Error())
+			r.problem(true, fmt.Sprintf("device %s can not be opened: %v", r.choice.Device, err), openRemedy(err))
 		}
+		// What the arena needs of the machine does not depend on the device: whoever mends the one knows of the other.
+		r.arena(verbs.Caps{Provider: "ibverbs", Pins: real || r.cfg.Pin})
 		return
 	}
 	caps := dev.Caps()
 	r.fact("device", "%s: %v, largest region %d bytes, %d regions, %d queue pairs, shared receive queues %v, windows that confine %v",
 		caps.Name, caps.Transport, caps.MaxMRSize, caps.MaxMR, caps.MaxQP, caps.SRQ, caps.MWConfines)
-	if err := buffer.Preflight(buffer.Config{Budget: r.cfg.Arena}, caps); err != nil {
-		var limit *buffer.LimitError
-		if errors.As(err, &limit) {
-			r.problem(true, fmt.Sprintf("the arena of %d bytes: %s allows %d %s, %d are needed",
-				r.cfg.Arena, limit.Limit, limit.Allowed, limit.Unit, limit.Need), limit.Remedy)
-		} else {
-			r.problem(true, fmt.Sprintf("the arena of %d bytes", r.cfg.Arena), err.Error())
-		}
-	}
+	r.arena(caps)
 	if err := dev.Close(); err != nil {
-		r.problem(true, "the device can not be closed", err.Error())
+		r.problem(true, fmt.Sprintf("device %s can not be closed: %v", r.choice.Device, err), "see what the kernel's log says of it (dmesg)")
 	}
+}
+
+// arena compares the arena with what the machine and a device allow.
+func (r *Report) arena(caps verbs.Caps) {
+	err := buffer.Preflight(buffer.Config{Budget: r.cfg.Arena}, caps)
+	var limit *buffer.LimitError
+	switch {
+	case err == nil:
+	case errors.As(err, &limit):
+		r.problem(true, fmt.Sprintf("the arena of %d bytes: %s allows %d %s, %d are needed",
+			r.cfg.Arena, limit.Limit, limit.Allowed, limit.Unit, limit.Need), limit.Remedy)
+	default:
+		r.problem(true, fmt.Sprintf("an arena of %d bytes can not be made: %v", r.cfg.Arena, err), "choose another size (--arena)")
+	}
+}
+
+// openRemedy is what to do about a device that can not be opened.
+func openRemedy(err error) string {
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		return "run as a member of the group that owns /dev/infiniband/uverbs* and /dev/infiniband/rdma_cm, or add a udev rule; " +
+			"in a container, pass the devices in and let its cgroup use them"
+	case errors.Is(err, os.ErrNotExist):
+		return "name a device that is listed above, or an address that one serves"
+	case errors.Is(err, verbs.ErrInvalid):
+		return "give an address that the device serves (listed above), or let --device auto find the one that serves the address"
+	case errors.Is(err, verbs.ErrLimit), errors.Is(err, verbs.ErrMemlock):
+		return "see which limit it is: ulimit -l, the rdma controller of the cgroup (rdma.max), what other processes hold (rdma resource show)"
+	case errors.Is(err, verbs.ErrDeviceLost):
+		return "see what the kernel's log says of it (dmesg); load its driver again"
+	}
+	return "see what the kernel's log says of it (dmesg)"
 }
 
 // Print writes the report.

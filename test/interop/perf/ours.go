@@ -26,14 +26,31 @@ const pingSize = 64
 // spin has a poller never sleep.
 const spin = time.Minute
 
+// Kinds of streams, which are kinds of children too.
+const (
+	eager = "stream"
+	// fetched is a stream whose payload the receiver READs, by the key of a whole region where the device has no
+	// narrower one: the fabric is trusted.
+	fetched = "fetched"
+)
+
 // node is one end that talks over Conns.
 type node struct {
-	dev   *verbs.Device
-	arena *buffer.Arena
-	ep    *conn.Endpoint
+	dev     *verbs.Device
+	arena   *buffer.Arena
+	exposed *buffer.Arena // payload that peers READ; nil: it is sent
+	ep      *conn.Endpoint
 }
 
-func newNode(o *options, cfg conn.Config) (*node, error) {
+// payload is the arena of what is streamed.
+func (n *node) payload() *buffer.Arena {
+	if n.exposed != nil {
+		return n.exposed
+	}
+	return n.arena
+}
+
+func newNode(o *options, kind string, cfg conn.Config) (_ *node, err error) {
 	dev, err := bare.Open(o.device, o.addr)
 	if err != nil {
 		return nil, err
@@ -42,17 +59,32 @@ func newNode(o *options, cfg conn.Config) (*node, error) {
 	if err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
-	ep, err := conn.NewEndpoint(dev, arena, cfg)
-	if err != nil {
-		return nil, errors.Join(err, arena.Close(context.Background()), dev.Close())
+	n := &node{dev: dev, arena: arena}
+	if kind == fetched {
+		n.exposed, err = buffer.New(buffer.Config{Budget: 16 * mib, Prefault: true, TrustFabric: true})
+		cfg.Exposed, cfg.EagerMax = n.exposed, -1
 	}
-	return &node{dev, arena, ep}, nil
+	if err == nil {
+		n.ep, err = conn.NewEndpoint(dev, arena, cfg)
+	}
+	if err != nil {
+		return nil, errors.Join(err, n.close())
+	}
+	return n, nil
 }
 
+// close closes what there is.
 func (n *node) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	return errors.Join(n.ep.Shutdown(ctx), n.arena.Close(ctx), n.dev.Close())
+	var errs []error
+	if n.ep != nil {
+		errs = append(errs, n.ep.Shutdown(ctx))
+	}
+	if n.exposed != nil {
+		errs = append(errs, n.exposed.Close(ctx))
+	}
+	return errors.Join(append(errs, n.arena.Close(ctx), n.dev.Close())...)
 }
 
 // child is the other end, in a process of its own: perf with -child.
@@ -103,7 +135,7 @@ func serve(o *options, kind string) error {
 	var cfg conn.Config
 	count := new(counter)
 	switch kind {
-	case "stream":
+	case eager, fetched:
 		cfg.OnMessage = count.message
 		cfg.OnFault = func(*conn.Conn, error) { fmt.Println(count.rate()) }
 	case "poll", "event":
@@ -114,7 +146,7 @@ func serve(o *options, kind string) error {
 	default:
 		return fmt.Errorf("no child %q", kind)
 	}
-	n, err := newNode(o, cfg)
+	n, err := newNode(o, kind, cfg)
 	if err != nil {
 		return err
 	}
@@ -160,7 +192,7 @@ func dial(o *options, kind string, cfg conn.Config) (*child, *node, *conn.Conn, 
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	n, err := newNode(o, cfg)
+	n, err := newNode(o, kind, cfg)
 	if err != nil {
 		return nil, nil, nil, errors.Join(err, peer.close())
 	}
@@ -174,20 +206,25 @@ func dial(o *options, kind string, cfg conn.Config) (*child, *node, *conn.Conn, 
 }
 
 // stream sends count payloads and returns bytes per second as the receiver saw them.
-func stream(o *options, size, count int) (rate float64, err error) {
-	peer, n, c, err := dial(o, "stream", conn.Config{})
+func stream(o *options, kind string, size, count int) (rate float64, err error) {
+	peer, n, c, err := dial(o, kind, conn.Config{})
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, n.close(), peer.close()) }()
+	defer func() {
+		if st := c.Stats(); err == nil && kind == fetched && st.RendezvousSent != uint64(count) {
+			err = fmt.Errorf("the peer has fetched %d of %d messages", st.RendezvousSent, count)
+		}
+	}()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	l, err := n.arena.GetList(ctx, int64(size), buffer.Anonymous)
+	l, err := n.payload().GetList(ctx, int64(size), buffer.Anonymous)
 	if err != nil {
 		return 0, err
 	}
 	defer l.Release() // one for all messages, as perftest has one
-	err = profiled(o, "stream-client", func() error {
+	err = profiled(o, kind+"-client", func() error {
 		for range count {
 			if err := c.Send(ctx, conn.Message{Payload: l.Share()}); err != nil {
 				l.Release()

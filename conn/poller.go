@@ -65,11 +65,14 @@ func (p *poller) run() {
 	defer p.turning.Unlock()
 	var idle time.Time // since when; zero: not
 	for {
-		if p.turn() {
+		some, more := p.turn()
+		if some {
 			idle = time.Time{}
+		}
+		if more {
 			continue
 		}
-		if p.stopping.Load() {
+		if p.stopping.Load() && !some {
 			return
 		}
 		if spin := p.e.cfg.Spin; spin > 0 {
@@ -86,19 +89,26 @@ func (p *poller) run() {
 	}
 }
 
-// turn handles one batch per lane and what is in the mail, and reports whether
-// there was any.
-func (p *poller) turn() bool {
-	n := 0
+// turn handles one batch per lane and what is in the mail. It reports whether
+// there was any, and whether there may be more: a queue that gave less than a
+// full batch is empty, and looked at again when it is armed.
+func (p *poller) turn() (some, more bool) {
 	for _, l := range *p.lanes.Load() {
-		n += p.poll(l)
+		n := p.poll(l)
+		some, more = some || n > 0, more || n == pollBatch
 	}
-	return p.readMail() || n > 0
+	return p.readMail() || some, more
 }
 
 // poll handles one batch of completions.
 func (p *poller) poll(l *lane) int {
 	n, err := l.cq.Poll(p.wcs[:])
+	p.batch(l, n, err)
+	return n
+}
+
+// batch handles what a poll has given.
+func (p *poller) batch(l *lane, n int, err error) {
 	for i := range n {
 		p.completed(l, &p.wcs[i])
 	}
@@ -113,7 +123,6 @@ func (p *poller) poll(l *lane) int {
 	if n > 0 {
 		p.settle(l)
 	}
-	return n
 }
 
 // settle ends a batch: receives are posted, and the connections that the batch
@@ -217,26 +226,27 @@ func (p *poller) mailFor(c *Conn, bits uint32) {
 	p.touch(c)
 }
 
-// rest looks around once more after it has armed the lanes, and reports whether
-// there is nothing to do. It says whether a lane could not be armed.
+// rest looks around once more, and arms the lanes that have nothing. It reports
+// whether there is nothing to do, and whether a lane could not be armed.
 func (p *poller) rest() (idle, broken bool) {
 	p.sleeping.Store(true)
+	idle = true
 	for _, l := range *p.lanes.Load() {
 		if l.armed {
+			idle = p.poll(l) == 0 && idle
 			continue
 		}
-		if err := l.cq.ReqNotify(false); err != nil {
-			l.failAll(err)
-			broken = true
-			continue
-		}
-		l.armed = true
+		n, armed, err := l.cq.PollArm(p.wcs[:])
+		l.armed = armed
+		broken = broken || n == 0 && !armed
+		p.batch(l, n, err)
+		idle = idle && n == 0
 	}
-	if !p.turn() {
-		return true, broken
+	if p.readMail() || !idle {
+		p.sleeping.Store(false)
+		return false, broken
 	}
-	p.sleeping.Store(false)
-	return false, broken
+	return true, broken
 }
 
 // announced takes note that cq is not armed any more.

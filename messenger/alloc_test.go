@@ -39,7 +39,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 func steadyState(t *testing.T, server, client Policy) {
 	rounds := 2000
 	if env.Device() != "" { // it is one of software, under emulation
-		rounds = 80
+		rounds = 250
 	}
 	carriers(t, func(t *testing.T, scheme string) {
 		ctx, cancel := context.WithTimeout(t.Context(), 4*patience)

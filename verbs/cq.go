@@ -31,6 +31,7 @@ type CQConfig struct {
 type CQ struct {
 	dev          *Device
 	drv          driver.CQ
+	armPoller    driver.ArmPoller // drv, if it is one
 	obj          object
 	ch           *CompChannel
 	depth        int
@@ -77,6 +78,7 @@ func (d *Device) CreateCQ(c CQConfig) (*CQ, error) {
 		q.obj.abandon()
 		return nil, d.opError(op, 0, err)
 	}
+	q.armPoller, _ = q.drv.(driver.ArmPoller)
 	if q.ch != nil {
 		q.ch.mu.Lock()
 		q.ch.cqs[q.drv] = q
@@ -147,25 +149,48 @@ func (c *CQ) Poll(wcs []WC) (int, error) {
 	if len(wcs) == 0 {
 		return 0, nil
 	}
+	n, _, err := c.pollArm(wcs, false)
+	return n, err
+}
+
+// PollArm is Poll for a consumer that is about to wait on the channel: a CQ that
+// is found empty is armed, as by ReqNotify(false), and looked at again, in one
+// call of the device where it can do that. It reports whether the CQ was armed:
+// it has been, unless there are completions or an error.
+func (c *CQ) PollArm(wcs []WC) (n int, armed bool, err error) {
+	if len(wcs) == 0 {
+		return 0, false, nil
+	}
+	return c.pollArm(wcs, true)
+}
+
+func (c *CQ) pollArm(wcs []WC, arm bool) (n int, armed bool, err error) {
 	c.mu.Lock()
-	n, err := c.poll(wcs)
+	if n, armed, err = c.poll(wcs, arm); arm && n == 0 && !armed && err == nil {
+		// The device has no such call, or what it found was the core's own.
+		if err = c.dev.opError("request notification", 0, c.drv.ReqNotify(false)); err == nil {
+			armed = true
+			n, _, err = c.poll(wcs, false)
+		}
+	}
 	then := c.then
 	c.then = nil
 	c.mu.Unlock()
 	for _, f := range then {
 		f()
 	}
-	return n, err
+	return n, armed, err
 }
 
-// poll is Poll; mu is held.
-func (c *CQ) poll(wcs []WC) (int, error) {
+// poll is Poll or, as far as the device has it, PollArm; mu is held.
+func (c *CQ) poll(wcs []WC, arm bool) (_ int, armed bool, _ error) {
 	if c.closed {
-		return 0, c.dev.opError("poll", 0, ErrClosed)
+		return 0, false, c.dev.opError("poll", 0, ErrClosed)
 	}
 	for out := 0; ; {
 		room := len(wcs) - out
-		n, err := c.raw(wcs[out:])
+		n, a, err := c.raw(wcs[out:], arm && out == 0)
+		armed = armed || a
 		k, serr := c.settle(wcs[out : out+n])
 		out += k
 		if serr != nil {
@@ -175,20 +200,24 @@ func (c *CQ) poll(wcs []WC) (int, error) {
 		// take less than it has room for as the end of the CQ.
 		if n == 0 || err != nil || out == len(wcs) || n < room && out > 0 {
 			c.delivered += uint64(out)
-			return out, c.dev.opError("poll", 0, err)
+			return out, armed, c.dev.opError("poll", 0, err)
 		}
 	}
 }
 
 // raw moves completions as the device has written them.
-func (c *CQ) raw(wcs []WC) (int, error) {
+func (c *CQ) raw(wcs []WC, arm bool) (n int, armed bool, err error) {
 	done := copy(wcs, c.stash)
 	c.stash = c.stash[done:]
-	if done == len(wcs) {
-		return done, nil
+	switch {
+	case done == len(wcs):
+		return done, false, nil
+	case arm && done == 0 && c.armPoller != nil:
+		n, armed, err = c.armPoller.PollArm(wcs)
+	default:
+		n, err = c.drv.Poll(wcs[done:])
 	}
-	n, err := c.drv.Poll(wcs[done:])
-	return done + min(max(n, 0), len(wcs)-done), err
+	return done + min(max(n, 0), len(wcs)-done), armed, err
 }
 
 // settle retires requests in the ledgers, and moves what callers are given to

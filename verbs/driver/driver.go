@@ -80,6 +80,15 @@ type CQ interface {
 	Destroy() error
 }
 
+// ArmPoller is what a CQ may be too, whose calls are dear: what a consumer does
+// before it waits is one call.
+type ArmPoller interface {
+	// PollArm is Poll and, when that has found none, ReqNotify(false) and Poll
+	// again. It reports whether the CQ was armed; completions that came with an
+	// error hold.
+	PollArm(wcs []WC) (n int, armed bool, err error)
+}
+
 // CompChannel announces completions of the CQs created on it.
 type CompChannel interface {
 	// Wait blocks until a CQ that was armed has an event and returns that CQ;

@@ -24,7 +24,7 @@ type cq struct {
 	wcs       [cverbs.MaxBatch]cverbs.WC // what one crossing fills
 }
 
-var _ driver.CQ = (*cq)(nil)
+var _ driver.ArmPoller = (*cq)(nil)
 
 func (d *device) CreateCQ(depth int, ch driver.CompChannel, vector int) (driver.CQ, error) {
 	q := &cq{dev: d}
@@ -66,11 +66,8 @@ func (q *cq) Poll(wcs []driver.WC) (int, error) {
 	for n < len(wcs) {
 		batch := q.wcs[:min(len(wcs)-n, len(q.wcs))]
 		got := q.c.Poll(batch)
-		if got < 0 {
-			return n, fmt.Errorf("ibv_poll_cq: %d: %w", got, driver.ErrDeviceLost)
-		}
-		for i := range batch[:got] {
-			convert(&wcs[n+i], &batch[i], q.dev.wcInv)
+		if err := q.take(wcs[n:], got); err != nil {
+			return n, err
 		}
 		n += got
 		if got < len(batch) {
@@ -78,6 +75,34 @@ func (q *cq) Poll(wcs []driver.WC) (int, error) {
 		}
 	}
 	return n, nil
+}
+
+// PollArm crosses once.
+func (q *cq) PollArm(wcs []driver.WC) (int, bool, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.destroyed {
+		return 0, false, driver.ErrClosed
+	}
+	n, armed, err := q.c.PollArm(q.wcs[:min(len(wcs), len(q.wcs))])
+	if err != nil {
+		return 0, false, opErr("ibv_req_notify_cq", err)
+	}
+	if err := q.take(wcs, n); err != nil {
+		return 0, armed, err
+	}
+	return n, armed, nil
+}
+
+// take translates the n completions in q.wcs, or a failure to get any.
+func (q *cq) take(wcs []driver.WC, n int) error {
+	if n < 0 {
+		return fmt.Errorf("ibv_poll_cq: %d: %w", n, driver.ErrDeviceLost)
+	}
+	for i := range q.wcs[:n] {
+		convert(&wcs[i], &q.wcs[i], q.dev.wcInv)
+	}
+	return nil
 }
 
 // wcOpcode maps ibv_wc_opcode; requests with and without immediate data or

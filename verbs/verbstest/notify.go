@@ -13,6 +13,7 @@ import (
 
 var notifyTests = []subtest{
 	{"NoLostWakeUps", noLostWakeUps},
+	{"PollArm", pollArm},
 	{"OneEventPerArming", oneEventPerArming},
 	{"ChannelOfManyCQs", channelOfManyCQs},
 	{"ChannelWakeAndClose", channelWakeAndClose},
@@ -92,6 +93,36 @@ func oneEventPerArming(e *env) {
 		drain(4)
 		p.b.rq.quiet()
 		p.a.sq.take(8)
+	}
+}
+
+// pollArm checks that PollArm arms an empty CQ, gives what is in one that is not,
+// and leaves that unarmed.
+func pollArm(e *env) {
+	p := e.pair(pairOpts{})
+	send := func(id uint64) {
+		p.b.postRecv(verbs.RecvWR{WRID: id})
+		p.a.post(signaled(id, driver.OpSend))
+		p.a.sq.good(id, driver.OpSend)
+	}
+	wcs := make([]verbs.WC, 8)
+	for id := range uint64(e.short(20)) {
+		n, armed, err := p.b.rq.cq.PollArm(wcs)
+		require.NoError(e, err)
+		require.Zero(e, n)
+		require.True(e, armed)
+		send(id)
+		cq, err := p.b.rq.ch.Wait(e.ctx)
+		require.NoError(e, err)
+		require.Equal(e, p.b.rq.cq, cq)
+		n, armed, err = p.b.rq.cq.PollArm(wcs)
+		require.NoError(e, err)
+		require.Equal(e, 1, n)
+		require.False(e, armed)
+		require.NoError(e, good(wcs[0], id, driver.OpRecv))
+		send(id)
+		p.b.rq.spun(id, driver.OpRecv)
+		p.b.rq.quiet()
 	}
 }
 

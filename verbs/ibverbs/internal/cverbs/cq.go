@@ -6,12 +6,18 @@ package cverbs
 #include "shim.h"
 #cgo noescape ibv_poll_cq
 #cgo nocallback ibv_poll_cq
+#cgo noescape av_poll_arm
+#cgo nocallback av_poll_arm
 #cgo noescape ibv_get_cq_event
 #cgo nocallback ibv_get_cq_event
 */
 import "C"
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
 
 // CompChannel is a struct ibv_comp_channel.
 type CompChannel struct{ c *C.struct_ibv_comp_channel }
@@ -131,4 +137,20 @@ func (q CQ) Poll(wcs []WC) int {
 		return 0
 	}
 	return int(C.ibv_poll_cq(q.c, C.int(len(wcs)), (*C.struct_ibv_wc)(unsafe.Pointer(&wcs[0]))))
+}
+
+// PollArm calls ibv_poll_cq and, when there is nothing, ibv_req_notify_cq and
+// ibv_poll_cq again. n is negative when polling failed; err is of the arming.
+func (q CQ) PollArm(wcs []WC) (n int, armed bool, err error) {
+	if len(wcs) == 0 {
+		return 0, false, nil
+	}
+	n = int(C.av_poll_arm(q.c, C.int(len(wcs)), (*C.struct_ibv_wc)(unsafe.Pointer(&wcs[0]))))
+	switch {
+	case n >= C.AV_ARM_FAILED:
+		return 0, false, unix.Errno(n - C.AV_ARM_FAILED)
+	case n >= C.AV_ARMED:
+		return n - C.AV_ARMED, true, nil
+	}
+	return n, false, nil
 }

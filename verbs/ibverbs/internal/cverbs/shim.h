@@ -106,6 +106,24 @@ static inline struct ibv_recv_wr *av_recv_chain(struct ibv_recv_wr *wr, const st
 	return wr;
 }
 
+// av_poll_arm polls, and if there is nothing, arms the CQ and polls once more. It
+// returns what ibv_poll_cq does, with AV_ARMED added when the CQ is armed, or
+// AV_ARM_FAILED plus the error number.
+enum { AV_ARMED = 1 << 16, AV_ARM_FAILED = 1 << 17 };
+
+static inline int av_poll_arm(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+{
+	int got = ibv_poll_cq(cq, n, wc), rc;
+
+	if (got != 0)
+		return got;
+	rc = ibv_req_notify_cq(cq, 0);
+	if (rc != 0)
+		return AV_ARM_FAILED + (rc == -1 ? errno : rc < 0 ? -rc : rc);
+	got = ibv_poll_cq(cq, n, wc);
+	return got < 0 ? got : got + AV_ARMED;
+}
+
 static inline int64_t av_post_recv(struct ibv_qp *qp, const struct av_recv_wr *in, struct ibv_sge *sge, int n)
 {
 	struct ibv_recv_wr wr[AV_MAX_BATCH], *bad = NULL;

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net"
+	"os"
 	"os/exec"
 	"strings"
 	"sync/atomic"
@@ -65,6 +67,7 @@ func waves(ctx context.Context, o *options, say func(string)) (err error) {
 	s := &server{o: o, arena: arena, rng: rand.New(rand.NewPCG(o.seed, 0))}
 	cfg := endpointConfig()
 	cfg.OnMessage = s.onMessage
+	cfg.Logger = slog.New(refusals{slog.NewTextHandler(os.Stderr, nil)})
 	cfg.OnAccept = func(*conn.Conn) bool { s.accepted.Add(1); return true }
 	if s.ep, err = conn.NewEndpoint(dev, arena, cfg); err != nil {
 		return err
@@ -195,4 +198,14 @@ func (s *server) held(ctx context.Context) (string, error) {
 		counts = append(counts, fmt.Sprintf("%s %d", kind, n))
 	}
 	return strings.Join(counts, ", "), nil
+}
+
+// refusals is a handler of what tells why a connection was refused, and of nothing else.
+type refusals struct{ slog.Handler }
+
+func (r refusals) Handle(ctx context.Context, rec slog.Record) error {
+	if rec.Message != "connection refused" {
+		return nil
+	}
+	return r.Handler.Handle(ctx, rec)
 }

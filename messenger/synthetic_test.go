@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/binary"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/argonaut-rdma/argonaut/buffer"
 	. "github.com/argonaut-rdma/argonaut/messenger"
 	"github.com/argonaut-rdma/argonaut/messenger/messengertest"
 )
@@ -17,13 +19,33 @@ import (
 // synthetic is Ceph's SyntheticWorkload: servers and clients, and random
 // operations between them.
 type synthetic struct {
-	name             string
-	server, client   Policy
+	name           string
+	server, client Policy
+	ours, cephs    syntheticScale
+	send           float64 // share of sends; the rest opens and drops
+	inject         Inject
+	faultless      bool // nothing is lost but what is dropped
+}
+
+// syntheticScale is how large a run is.
+type syntheticScale struct {
 	servers, clients int
+	seeds            int // connections that are tried before
 	ops              int
-	send             float64 // share of sends; the rest opens and drops
-	inject           Inject
-	dispatchBytes    int64
+	payload          int64 // data of a message in bytes, at most; 0: none
+	fixed            bool  // exactly so many
+	dispatchBytes    int64 // the throttle; 0: the default
+	budget           int64 // of each node's memory
+}
+
+// cephsScale says whether the runs are as large as Ceph's:
+// ARGONAUT_SYNTHETIC_SCALE=ceph. They take minutes, and gigabytes of memory.
+func cephsScale(t *testing.T) bool {
+	v := os.Getenv("ARGONAUT_SYNTHETIC_SCALE")
+	if v != "" && v != "ceph" {
+		t.Fatalf("ARGONAUT_SYNTHETIC_SCALE=%q: may be ceph, or unset", v)
+	}
+	return v != ""
 }
 
 // ordered checks that what comes of one connection comes in order and once.
@@ -88,23 +110,36 @@ func TestSynthetic(t *testing.T) {
 	}
 	delayed := fail(30)
 	delayed.DeliveryDelays, delayed.DeliveryDelayMax = 0.05, 5*time.Second
+	few := syntheticScale{servers: 3, clients: 6, seeds: 1, ops: 600, budget: 4 << 20}
+	throttled := few
+	throttled.dispatchBytes = 64 << 10
+	more := syntheticScale{servers: 4, clients: 8, seeds: 1, ops: 2000, budget: 4 << 20}
+	cephs := func(servers, clients, ops int) syntheticScale {
+		return syntheticScale{servers: servers, clients: clients, seeds: 100, ops: ops, payload: 4 << 20, budget: 256 << 20}
+	}
+	cephsThrottled := cephs(8, 32, 1000)
+	cephsThrottled.dispatchBytes = 16 << 20
 	for _, s := range []synthetic{
-		{name: "stress", server: StatelessServer(), client: LossyClient(), servers: 4, clients: 8, ops: 2000, send: 0.7},
-		{name: "stress1", server: StatefulServer(), client: LosslessClient(), servers: 4, clients: 8, ops: 2000, send: 0.5},
-		{name: "inject1", server: StatefulServer(), client: LosslessClient(), servers: 3, clients: 6, ops: 600, send: 0.8, inject: fail(30), dispatchBytes: 64 << 10},
-		{name: "inject2", server: LosslessPeerReuse(), client: LosslessPeerReuse(), servers: 3, clients: 6, ops: 600, send: 0.8, inject: fail(30)},
-		{name: "inject3", server: StatelessServer(), client: LossyClient(), servers: 3, clients: 6, ops: 600, send: 0.8, inject: fail(600)},
-		{name: "inject4", server: LosslessPeer(), client: LosslessPeer(), servers: 3, clients: 6, ops: 600, send: 0.8, inject: delayed},
-		{name: "inject5", server: StatefulServer(), client: LosslessClient(), servers: 1, clients: 2, ops: 600, send: 0.95,
-			inject: Inject{Congestion: 3}},
+		{name: "stress", server: StatelessServer(), client: LossyClient(), ours: more, cephs: cephs(8, 32, 5000), send: 0.7, faultless: true},
+		{name: "stress1", server: StatefulServer(), client: LosslessClient(), ours: more, cephs: cephs(16, 32, 10000), send: 0.5, faultless: true},
+		{name: "inject1", server: StatefulServer(), client: LosslessClient(), ours: throttled, cephs: cephsThrottled, send: 0.8, inject: fail(30)},
+		{name: "inject2", server: LosslessPeerReuse(), client: LosslessPeerReuse(), ours: few, cephs: cephs(8, 16, 1000), send: 0.8, inject: fail(30)},
+		{name: "inject3", server: StatelessServer(), client: LossyClient(), ours: few, cephs: cephs(8, 16, 1000), send: 0.8, inject: fail(600)},
+		{name: "inject4", server: LosslessPeer(), client: LosslessPeer(), ours: few, cephs: cephs(16, 32, 1000), send: 0.8, inject: delayed},
+		{name: "inject5", server: StatefulServer(), client: LosslessClient(), send: 1, inject: Inject{Congestion: 3}, faultless: true,
+			ours:  syntheticScale{servers: 1, clients: 2, seeds: 8, ops: 600, payload: 64 << 10, fixed: true, budget: 8 << 20},
+			cephs: syntheticScale{servers: 1, clients: 2, seeds: 8, ops: 600, payload: 16 << 20, fixed: true, budget: 512 << 20}}, // 9.6 GB
 	} {
 		t.Run(s.name, func(t *testing.T) { under(t, s.run) })
 	}
 }
 
 func (s synthetic) run(t *testing.T) {
-	if testing.Short() {
-		s.ops /= 4
+	size := s.ours
+	if cephsScale(t) {
+		size = s.cephs
+	} else if testing.Short() {
+		size.ops /= 4
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -113,24 +148,24 @@ func (s synthetic) run(t *testing.T) {
 	var answ []*answers
 	i := 0
 	cl := messengertest.New(t, messengertest.Config{
-		Nodes: s.servers + s.clients, Seed: seed, Budget: 4 << 20,
+		Nodes: size.servers + size.clients, Seed: seed, Budget: size.budget,
 		Configure: func(_ *messengertest.Node, cfg *Config) {
-			if cfg.Name.Type = OSD; i >= s.servers {
+			if cfg.Name.Type = OSD; i >= size.servers {
 				cfg.Name.Type = Client
 			}
 			inject := s.inject
 			inject.Seed = seed + uint64(i)
-			cfg.Inject, cfg.DispatchBytes = &inject, s.dispatchBytes
+			cfg.Inject, cfg.DispatchBytes = &inject, size.dispatchBytes
 		},
 		Setup: func(n *messengertest.Node) {
-			if i < s.servers {
+			if i < size.servers {
 				n.SetPolicy(Client, s.server)
 				ords = append(ords, &ordered{last: map[uint32]uint32{}})
 				n.AddDispatcher(ords[i])
 			} else {
 				n.SetPolicy(OSD, s.client)
 				answ = append(answ, &answers{got: map[uint32]uint32{}})
-				n.AddDispatcher(answ[i-s.servers])
+				n.AddDispatcher(answ[i-size.servers])
 			}
 			i++
 		},
@@ -141,15 +176,33 @@ func (s synthetic) run(t *testing.T) {
 		if o := at[[2]int{c, sv}]; o != nil && o.c.State() != StateClosed {
 			return
 		}
-		conn, err := cl.Nodes[s.servers+c].ConnectTo(OSD, cl.Nodes[sv].Addrs())
+		conn, err := cl.Nodes[size.servers+c].ConnectTo(OSD, cl.Nodes[sv].Addrs())
 		require.NoError(t, err)
 		o := &opened{c: conn, id: uint32(len(all)), client: c, server: sv}
 		all = append(all, o)
 		at[[2]int{c, sv}] = o
 	}
-	pick := func() *opened { return all[rnd.IntN(len(all))] }
-	open(0, 0)
-	for range s.ops {
+	pick := func() *opened { // one that lives, if there is any
+		for range 100 {
+			if o := all[rnd.IntN(len(all))]; o.c.State() != StateClosed {
+				return o
+			}
+		}
+		return all[len(all)-1]
+	}
+	for range size.seeds {
+		open(rnd.IntN(size.clients), rnd.IntN(size.servers))
+	}
+	var data []*buffer.List // of each client, which all its messages share
+	if size.payload > 0 {
+		for c := range size.clients {
+			l, err := cl.Nodes[size.servers+c].Arena.GetList(t.Context(), size.payload, buffer.Anonymous)
+			require.NoError(t, err)
+			defer l.Release()
+			data = append(data, l)
+		}
+	}
+	for range size.ops {
 		switch x := rnd.Float64(); {
 		case x < s.send:
 			o := pick()
@@ -157,13 +210,19 @@ func (s synthetic) run(t *testing.T) {
 			m.Front = binary.LittleEndian.AppendUint32(m.Front, o.id)
 			m.Front = binary.LittleEndian.AppendUint32(m.Front, o.sent+1)
 			m.Front = append(m.Front, make([]byte, rnd.IntN(4000))...)
+			if size.payload > 0 {
+				m.Data = data[o.client].Share()
+				if !size.fixed {
+					m.Data.Split(rnd.Int64N(size.payload)).Release()
+				}
+			}
 			if o.c.Send(t.Context(), m) != nil {
 				m.Release()
 				break
 			}
 			o.sent++
 		case x < s.send+(1-s.send)*0.8:
-			open(rnd.IntN(s.clients), rnd.IntN(s.servers))
+			open(rnd.IntN(size.clients), rnd.IntN(size.servers))
 		// Without reset checks a peer sends the next session what the one that
 		// was dropped had received perhaps: nothing to be counted.
 		case s.client.Lossy || s.client.ResetCheck:
@@ -175,27 +234,37 @@ func (s synthetic) run(t *testing.T) {
 			time.Sleep(time.Duration(rnd.IntN(50)) * time.Millisecond)
 		}
 	}
-	live, lossless := 0, !s.client.Lossy
+	// counts reports whether all that was sent there has to be answered: unless
+	// it was dropped, or a fault has ended a lossy session.
+	counts := func(o *opened) bool {
+		if o.dropped || !s.faultless && s.client.Lossy && o.c.State() == StateClosed {
+			return false
+		}
+		// Where sessions are dropped and opened at once, one that is taken for the
+		// old one may be reset: whoever has sent there is told.
+		return s.client.Lossy || o.c.Stats().RemoteResets == 0
+	}
+	answered := func(o *opened) uint32 {
+		a := answ[o.client]
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.got[o.id]
+	}
 	done := func() bool {
 		for _, o := range all {
-			a := answ[o.client]
-			a.mu.Lock()
-			got := a.got[o.id]
-			a.mu.Unlock()
-			// Where sessions are dropped and opened at once, one that is taken for
-			// the old one may be reset: whoever has sent there is told.
-			if lossless && !o.dropped && o.c.Stats().RemoteResets == 0 && got != o.sent {
+			if counts(o) && answered(o) != o.sent {
 				return false
 			}
 		}
 		return true
 	}
+	settle(time.Minute) // faults are noticed
 	for minute := 0; !done(); minute++ {
 		if minute == 60 { // of virtual time
 			for _, o := range all {
-				if !o.dropped && answ[o.client].got[o.id] != o.sent {
+				if counts(o) && answered(o) != o.sent {
 					t.Errorf("connection %d from client %d to server %d: %d sent, the server has got %d, %d answered; %+v", o.id, o.client, o.server,
-						o.sent, ords[o.server].last[o.id], answ[o.client].got[o.id], o.c.Stats())
+						o.sent, ords[o.server].last[o.id], answered(o), o.c.Stats())
 				}
 			}
 			t.FailNow()
@@ -213,12 +282,18 @@ func (s synthetic) run(t *testing.T) {
 	for _, n := range cl.Nodes {
 		faults, reconnects = faults+n.Stats().Faults, reconnects+n.Stats().Reconnects
 	}
+	complete, messages := 0, uint32(0)
 	for _, o := range all {
-		if !o.dropped {
-			live++
+		if counts(o) && o.sent > 0 {
+			complete++
+			messages += o.sent
 		}
 	}
-	t.Logf("%d connections, %d not dropped; %d faults, %d reconnects", len(all), live, faults, reconnects)
+	t.Logf("%d connections, %d of them answered whole, %d messages; %d faults, %d reconnects", len(all), complete, messages, faults, reconnects)
+	require.NotZero(t, messages, "none was to be answered")
+	if s.faultless {
+		require.Zero(t, reconnects)
+	}
 	if s.inject.SocketFailures > 0 && s.inject.SocketFailures < 100 {
 		require.NotZero(t, reconnects)
 	}

@@ -540,13 +540,27 @@ func TestMarkdown(t *testing.T) {
 	under(t, func(t *testing.T) {
 		d := newDuo(t, LossyClient(), StatelessServer())
 		var lock sync.Mutex
-		for _, r := range d.rec {
-			r.hook = func(_ context.Context, m *Message) {
-				lock.Lock()
-				defer lock.Unlock()
-				m.Conn.MarkDown()
+		var round, handled, answered int // handlers that ran, of the server, of the client; under lock
+		d.rec[1].hook = func(ctx context.Context, m *Message) {
+			lock.Lock()
+			defer lock.Unlock()
+			handled++
+			if round%2 == 0 { // the client's handler gets something, too
+				a := NewMessage(1)
+				if m.Conn.Send(ctx, a) != nil {
+					a.Release()
+				}
+				return
 			}
+			m.Conn.MarkDown()
 		}
+		d.rec[0].hook = func(_ context.Context, m *Message) {
+			lock.Lock()
+			defer lock.Unlock()
+			answered++
+			m.Conn.MarkDown()
+		}
+		var left int // rounds whose messages are not dropped by the client
 		for i := range rounds {
 			lock.Lock()
 			c := d.connect(t, 0)
@@ -558,10 +572,22 @@ func TestMarkdown(t *testing.T) {
 			}
 			if i%3 == 0 {
 				c.MarkDown()
+			} else {
+				left++
 			}
+			before := handled
+			round = i
 			lock.Unlock()
 			settle(time.Millisecond)
+			lock.Lock()
+			if i%3 != 0 {
+				require.Greater(t, handled, before, "round %d: the server's handler has not run", i)
+			}
+			lock.Unlock()
 		}
+		t.Logf("%d rounds, %d left to the handlers: the server's ran %d times, the client's %d", rounds, left, handled, answered)
+		require.GreaterOrEqual(t, handled, left)
+		require.NotZero(t, answered)
 		d.Nodes[0].MarkDownAll()
 		settle(time.Second)
 		require.Zero(t, d.Nodes[0].Stats().Open+d.Nodes[1].Stats().Open)

@@ -2,6 +2,7 @@ package messenger
 
 import (
 	"errors"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -20,6 +21,10 @@ type Inject struct {
 	// SocketFailures ends a transport with one in so many frames, sent or
 	// received, of the handshake too (Ceph: ms_inject_socket_failures).
 	SocketFailures int
+	// ByteFailures ends a transport, between two messages, after so many bytes of
+	// messages that we have sent on it, on average: drawn exponentially, so that
+	// each byte is as likely as any other to be the last.
+	ByteFailures int64
 	// InternalDelays pauses for up to InternalDelayMax, with this probability,
 	// where goroutines race: before a session is taken over or opened, on
 	// streams, and before a queue is sent (Ceph: ms_inject_internal_delays).
@@ -102,8 +107,17 @@ func (i *injector) failure() error {
 	return errInjected
 }
 
-// beforeSend is what happens to the goroutine that sends a queue.
-func (i *injector) beforeSend() error {
+// failureOf is failure for n bytes that are to be sent.
+func (i *injector) failureOf(n int64) error {
+	if i != nil && i.ByteFailures > 0 && i.chance(-math.Expm1(-float64(n)/float64(i.ByteFailures))) {
+		return errInjected
+	}
+	return i.failure()
+}
+
+// beforeSend is what happens to the goroutine that sends a queue, and is at a
+// frame of n bytes.
+func (i *injector) beforeSend(n int64) error {
 	if i == nil {
 		return nil
 	}
@@ -111,7 +125,7 @@ func (i *injector) beforeSend() error {
 		time.Sleep(time.Millisecond)
 	}
 	i.pause()
-	return i.failure()
+	return i.failureOf(n)
 }
 
 // pause is one of Inject.InternalDelays.

@@ -170,7 +170,7 @@ func (c *Connection) drain() {
 			c.keep(&e)
 		}
 		c.mu.Unlock()
-		err := c.m.inject.beforeSend()
+		err := c.m.inject.beforeSend(e.size)
 		if err == nil {
 			err = l.t.send(f)
 		}

@@ -200,38 +200,3 @@ func (c *Connection) queueOwn(l *link, m *Message) error {
 	c.kick()
 	return nil
 }
-
-// serve gives a call its context before it is dispatched: it ends with the
-// caller's deadline, a cancel, the connection, or the message.
-func (c *Connection) serve(m *Message) {
-	if m.deadline.IsZero() {
-		m.ctx, m.cancel = context.WithCancel(c.ctx)
-	} else {
-		m.ctx, m.cancel = context.WithDeadline(c.ctx, m.deadline)
-	}
-	c.mu.Lock()
-	c.serving[m.TID] = m
-	c.mu.Unlock()
-}
-
-// served ends what serve began.
-func (c *Connection) served(m *Message) {
-	c.mu.Lock()
-	if c.serving[m.TID] == m {
-		delete(c.serving, m.TID)
-	}
-	c.mu.Unlock()
-	m.cancel()
-	select {
-	case c.m.servedOne <- struct{}{}: // finishHandlers, if somebody is there, looks again
-	default:
-	}
-}
-
-func (c *Connection) cancelServing(tid uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if m := c.serving[tid]; m != nil {
-		m.cancel()
-	}
-}

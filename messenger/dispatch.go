@@ -1,7 +1,6 @@
 package messenger
 
 import (
-	"context"
 	"fmt"
 	"runtime/debug"
 	"time"
@@ -44,6 +43,10 @@ func (l *link) receive(h *msgr2.Header, m *Message) {
 	v := c.session.Receive(h.Seq, h.AckSeq)
 	acked := c.acked(&batch)
 	ackNow := v != session.Duplicate && c.received(size)
+	own := l.own != 0 && m.Type >= ReservedTypes
+	if v != session.Duplicate && !own {
+		c.serve(m)
+	}
 	c.mu.Unlock()
 	c.releaseAcked(&batch, acked)
 	switch v {
@@ -61,7 +64,7 @@ func (l *link) receive(h *msgr2.Header, m *Message) {
 	if ackNow {
 		c.acknowledge()
 	}
-	if l.own != 0 && m.Type >= ReservedTypes {
+	if own {
 		l.receiveOwn(m)
 		return
 	}
@@ -159,9 +162,6 @@ func (c *Connection) dispatch(m *Message, flagged, told bool) {
 		c.m.n.fast.Add(1)
 		return
 	}
-	if m.flags&flagCall != 0 {
-		c.serve(m)
-	}
 	c.strand.push(event{kind: eventMessage, m: m})
 }
 
@@ -169,9 +169,13 @@ func (c *Connection) dispatch(m *Message, flagged, told bool) {
 //
 //go:noinline
 func (c *Connection) fastDispatch(_ handlerMark, m *Message, owed *debt) (consumed bool) {
+	tid, serving := m.callTID, m.serving
 	defer func() {
 		if r := recover(); r != nil {
 			owed.returned(true)
+			if serving {
+				c.abandon(tid)
+			}
 			c.panicked(r, owed != nil)
 			consumed = true
 		} else if consumed {
@@ -192,8 +196,8 @@ func (c *Connection) handle(e event) { c.runHandlers(c.m.mark, e) }
 //go:noinline
 func (c *Connection) runHandlers(_ handlerMark, e event) {
 	var k servedCall
-	if e.m != nil && e.m.flags&flagCall != 0 {
-		k = servedCall{tid: e.m.TID, owed: e.m.debt, cancel: e.m.cancel}
+	if e.m != nil && e.m.serving {
+		k = servedCall{tid: e.m.callTID, owed: e.m.debt, serving: true}
 	}
 	defer func() {
 		r := recover()
@@ -201,11 +205,8 @@ func (c *Connection) runHandlers(_ handlerMark, e event) {
 		if r == nil {
 			return
 		}
-		if k.cancel != nil { // a message that was leaked would hold up Shutdown
-			k.cancel()
-			c.mu.Lock()
-			delete(c.serving, k.tid)
-			c.mu.Unlock()
+		if k.serving {
+			c.abandon(k.tid)
 		}
 		c.panicked(r, k.owed != nil)
 	}()
@@ -260,10 +261,7 @@ func (c *Connection) holdBack() {
 }
 
 func (c *Connection) handleMessage(chain []Dispatcher, m *Message) {
-	ctx := m.ctx
-	if ctx == nil {
-		ctx = c.ctx
-	}
+	ctx := m.Context()
 	for _, d := range chain {
 		if d.Dispatch(ctx, m) {
 			return
@@ -285,9 +283,9 @@ func (c *Connection) peerName() EntityName {
 // servedCall is what is known of a call that a handler has, whose message may be
 // gone when it panics.
 type servedCall struct {
-	tid    uint64
-	owed   *debt
-	cancel context.CancelFunc // nil: not served
+	tid     uint64
+	owed    *debt
+	serving bool // it is in Connection.serving
 }
 
 // panicked reports a panic of a handler and ends the connection. What the
@@ -322,9 +320,8 @@ func (c *Connection) deliverLocally(m *Message, p purpose) (bool, error) {
 	c.session.InSeq++
 	seq := c.session.InSeq
 	c.mu.Unlock()
-	if m.cancel != nil { // a call that is sent on: it is another one now
+	if m.serving { // a call that is sent on: it is another one now
 		m.Conn.served(m)
-		m.ctx, m.cancel = nil, nil
 	}
 	if m.debt != nil {
 		m.debt.abandon(false)
@@ -332,6 +329,9 @@ func (c *Connection) deliverLocally(m *Message, p purpose) (bool, error) {
 	}
 	m.unsend() // it is the receiver's from here on
 	m.Conn, m.Seq, m.flags, m.deadline = c, seq, p.flags, p.deadline
+	c.mu.Lock()
+	c.serve(m)
+	c.mu.Unlock()
 	c.m.n.sent.Add(1)
 	c.m.n.received.Add(1)
 	c.dispatch(m, true, true)

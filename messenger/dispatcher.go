@@ -22,7 +22,9 @@ type Dispatcher interface {
 	Dispatch(ctx context.Context, m *Message) bool
 	// FastDispatch is asked first. It runs on the goroutine that reads the
 	// transport, ahead of messages that still wait for Dispatch, and must not
-	// block. Results as Dispatch; false leaves m to Dispatch.
+	// block. Results as Dispatch; false leaves m to Dispatch. A call that it keeps
+	// to answer later is waited for by Drain and Shutdown as any other, and has a
+	// context, see Message.Context.
 	FastDispatch(m *Message) bool
 	// HandleConnect: a connection is ready, by a transport that we opened: the
 	// first one, or, where the session is lossless, a later one.

@@ -56,7 +56,10 @@ type Message struct {
 	deadline time.Time       // of a received call, zero for none
 	budget   budget          // what the throttles gave; returned with the last reference
 	own      []byte          // Front's memory, kept for the next use
-	ctx      context.Context // of a call being served
+	serving  bool            // a call, and in Conn.serving as callTID; set before it is dispatched
+	callTID  uint64          // TID when it came: Call on another connection gives a message its own
+	stopped  atomic.Bool     // of a call being served: nobody waits for the answer
+	ctx      context.Context // of a call being served, once somebody has asked; Conn.mu guards it and cancel
 	cancel   context.CancelFunc
 	done     func()        // called with the last reference
 	debt     *debt         // of a received call whose caller is told if it is not answered
@@ -146,7 +149,7 @@ func (m *Message) Release() {
 	if m.debt != nil {
 		m.debt.abandon(m.late())
 	}
-	if m.cancel != nil {
+	if m.serving {
 		m.Conn.served(m)
 	}
 	if m.Data != nil {
@@ -164,7 +167,7 @@ func (m *Message) Release() {
 	m.counts.Store(0)
 	m.TID, m.Seq, m.flags = 0, 0, 0
 	m.Front, m.Middle, m.Data, m.Conn, m.Trace = nil, nil, nil, nil, TraceContext{}
-	m.deadline, m.ctx, m.cancel, m.budget, m.own = time.Time{}, nil, nil, budget{}, own
+	m.deadline, m.budget, m.own = time.Time{}, budget{}, own
 	m.done, m.placed, m.debt, m.arrived = nil, false, nil, 0
 	messages.Put(m)
 }
@@ -192,7 +195,7 @@ func (m *Message) Reply(ctx context.Context, r *Message) error {
 
 // late reports whether who has called does not wait for the answer any more.
 func (m *Message) late() bool {
-	return m.ctx != nil && m.ctx.Err() != nil || !m.deadline.IsZero() && !time.Now().Before(m.deadline)
+	return m.serving && (m.stopped.Load() || m.Conn.ctx.Err() != nil) || !m.deadline.IsZero() && !time.Now().Before(m.deadline)
 }
 
 // size is what the throttles count: front, middle and data, in bytes.

@@ -157,7 +157,7 @@ func (c *Connection) forgotten() {
 	calls := c.calls
 	c.calls = map[uint64]*call{}
 	for _, m := range c.serving {
-		m.cancel()
+		m.stop()
 	}
 	c.resets++
 	c.wakeSenders()
@@ -186,7 +186,7 @@ func (c *Connection) renewed() (orphans []*call) {
 		}
 	}
 	for _, m := range c.serving {
-		m.cancel()
+		m.stop()
 	}
 	return orphans
 }

@@ -1,0 +1,93 @@
+package messenger
+
+import "context"
+
+// A call of a peer is served from when it is received until its last Release,
+// whoever dispatches it: that is what Drain and Shutdown wait for. Its context is
+// made when somebody asks for it: one that is answered at once needs none.
+
+// Context is the context of a received call: it ends with the deadline that the
+// caller set, with its cancelling, with the connection, when the session begins
+// anew with a peer that has lost it, and with m's last Release. It is what
+// Dispatch is given; a FastDispatch that keeps a call asks for it here. Of a
+// received message that is no call it is the connection's, of any other
+// context.Background. The caller has a reference to m.
+func (m *Message) Context() context.Context {
+	c := m.Conn
+	switch {
+	case c == nil:
+		return context.Background()
+	case !m.serving:
+		return c.ctx
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m.ctx == nil {
+		if m.deadline.IsZero() {
+			m.ctx, m.cancel = context.WithCancel(c.ctx)
+		} else {
+			m.ctx, m.cancel = context.WithDeadline(c.ctx, m.deadline)
+		}
+		if m.stopped.Load() {
+			m.cancel()
+		}
+	}
+	return m.ctx
+}
+
+// stop ends the context of m, a call that nobody waits for any more. The lock of
+// its connection is held.
+func (m *Message) stop() {
+	m.stopped.Store(true)
+	if m.cancel != nil {
+		m.cancel()
+	}
+}
+
+// serve notes that m, if it is a call, is to be answered. It is called before m is
+// dispatched. c.mu is held.
+func (c *Connection) serve(m *Message) {
+	if m.flags&flagCall == 0 {
+		return
+	}
+	m.serving, m.callTID = true, m.TID
+	c.serving[m.TID] = m
+}
+
+// served ends what serve began.
+func (c *Connection) served(m *Message) {
+	c.mu.Lock()
+	if c.serving[m.callTID] == m {
+		delete(c.serving, m.callTID)
+	}
+	c.mu.Unlock()
+	if m.cancel != nil {
+		m.cancel()
+	}
+	m.serving, m.callTID, m.ctx, m.cancel = false, 0, nil, nil
+	m.stopped.Store(false)
+	select {
+	case c.m.servedOne <- struct{}{}: // finishHandlers, if somebody is there, looks again
+	default:
+	}
+}
+
+// abandon forgets the call tid, whose handler has panicked: a message that was
+// leaked would hold up Shutdown.
+func (c *Connection) abandon(tid uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m := c.serving[tid]; m != nil {
+		m.stop()
+		delete(c.serving, tid)
+	}
+}
+
+// cancelServing ends the context of a call that its caller has given up.
+func (c *Connection) cancelServing(tid uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m := c.serving[tid]; m != nil {
+		m.stop()
+	}
+}

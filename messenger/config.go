@@ -12,7 +12,8 @@ import (
 
 // Transport is one way to reach peers by RDMA, for the addresses of one scheme.
 type Transport struct {
-	// Scheme of the addresses that it serves: "iwarp", "rdma".
+	// Scheme of the addresses that it serves: "iwarp" or "rdma", which are all that
+	// peers can be told of; one Transport for each.
 	Scheme string
 	// Open makes the endpoint. The messenger has set the callbacks of cfg and
 	// its Logger; Open may set what else it likes and passes it on. The endpoint
@@ -36,7 +37,7 @@ type Config struct {
 	// Transports' endpoints use it too. It is borrowed and must outlive the
 	// messenger.
 	Arena *buffer.Arena
-	// Transports by RDMA. Addresses tcp:// need none.
+	// Transports by RDMA, the best first. Addresses tcp:// need none.
 	Transports []Transport
 	// Auth is the methods that are offered and accepted, in order of
 	// preference. A list is as strong as its weakest method. Default: AuthNone

@@ -131,9 +131,14 @@ func (c Config) withDefaults() (Config, error) {
 	if c.MaxData < 0 || c.MaxData > 1<<32-1 {
 		return bad("MaxData = %d, not 1 to 4 GiB - 1", c.MaxData)
 	}
-	for _, t := range c.Transports {
-		if t.Scheme == "" || t.Scheme == SchemeTCP || t.Open == nil {
-			return bad("Transports: %q needs a scheme other than tcp, and Open", t.Scheme)
+	for i, t := range c.Transports {
+		switch {
+		case t.Scheme != SchemeIWARP && t.Scheme != SchemeRDMA:
+			return bad("Transports has scheme %q: only %s and %s have addresses that travel (tcp needs no entry)", t.Scheme, SchemeIWARP, SchemeRDMA)
+		case t.Open == nil:
+			return bad("Transports: Open of %s is not set", t.Scheme)
+		case slices.ContainsFunc(c.Transports[:i], func(o Transport) bool { return o.Scheme == t.Scheme }):
+			return bad("Transports has %s twice: a scheme is one endpoint; a second device goes by the other scheme", t.Scheme)
 		}
 	}
 	set := func(v *time.Duration, d time.Duration) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"net/netip"
 	"time"
 
 	"github.com/argonaut-rdma/argonaut/buffer"
@@ -88,6 +89,12 @@ type Config struct {
 	// endpoint has receive buffers for.
 	MaxHalfOpen, MaxHalfOpenPerHost int
 
+	// Resolve gives the addresses of a host that is a name, in the order in which
+	// they are tried, each with its own ConnectTimeout, which bounds the call too.
+	// It is called for each attempt to connect, by one goroutine per connection.
+	// Default: net.DefaultResolver; a tcp:// name is then DialStream's to resolve,
+	// as net.Dialer does, who tries its addresses, too.
+	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 	// DialStream and ListenStream replace net.Dialer and net.ListenConfig for
 	// tcp:// addresses: tests use them, and whoever needs a proxy.
 	DialStream   func(ctx context.Context, hostport string) (net.Conn, error)

@@ -183,41 +183,28 @@ func (m *Messenger) connect(c *Connection) {
 	}
 }
 
+// tried is how an attempt to connect, or several, has ended.
+type tried uint8
+
+const (
+	triedInVain tried = iota // the next address may do
+	triedEnough              // the session does not connect any more
+	triedOver                // it is open, or another transport's
+)
+
 // round tries each address once.
 func (m *Messenger) round(c *Connection, addrs AddrVec) {
 	var last *link
 	var err error
 	for i, a := range addrs {
-		l := m.newLink(a.Scheme(), a.HostPort(), false)
-		if !m.admitLink(l) {
-			err = ErrClosed
-			break
-		}
-		c.mu.Lock()
-		if c.session.State != session.Connecting || c.claim != nil {
-			c.mu.Unlock()
-			l.drop()
+		l, how, e := m.tryAddress(c, a)
+		if how == triedOver {
 			return
 		}
-		c.attempt = l
-		c.mu.Unlock()
-		l.owner.Store(c)
-		m.n.attempts.Add(1)
-		if err = m.connectOnce(c, l, a); err == nil {
-			return
+		if err = e; l != nil {
+			last = l
 		}
-		c.mu.Lock()
-		replaced, stop := c.attempt != l, c.session.State != session.Connecting
-		c.mu.Unlock()
-		if replaced {
-			return
-		}
-		last = l
-		m.log.Debug("connecting failed", "peer", a.URL, "err", err)
-		if errors.As(err, new(errRefused)) {
-			c.strand.push(event{kind: eventRefused})
-		}
-		if stop {
+		if how == triedEnough {
 			break
 		}
 		if i+1 < len(addrs) {
@@ -225,6 +212,48 @@ func (m *Messenger) round(c *Connection, addrs AddrVec) {
 		}
 	}
 	c.attemptFailed(last, err)
+}
+
+// tryAddress tries a, and of a name each address that it stands for, in turn. It
+// returns the link of the last attempt, if there was any.
+func (m *Messenger) tryAddress(c *Connection, a EntityAddr) (last *link, how tried, err error) {
+	for todo := (AddrVec{a}); len(todo) > 0; {
+		a, todo = todo[0], todo[1:]
+		l := m.newLink(a.Scheme(), a.HostPort(), false)
+		if !m.admitLink(l) {
+			return last, triedEnough, ErrClosed
+		}
+		c.mu.Lock()
+		if c.session.State != session.Connecting || c.claim != nil {
+			c.mu.Unlock()
+			l.drop()
+			return last, triedOver, nil
+		}
+		c.attempt = l
+		c.mu.Unlock()
+		l.owner.Store(c)
+		m.n.attempts.Add(1)
+		var others AddrVec
+		if others, err = m.connectOnce(c, l, a); err == nil {
+			return l, triedOver, nil
+		}
+		todo = append(others, todo...)
+		c.mu.Lock()
+		replaced, stop := c.attempt != l, c.session.State != session.Connecting
+		c.mu.Unlock()
+		if replaced {
+			return l, triedOver, nil
+		}
+		last = l
+		m.log.Debug("connecting failed", "peer", l.remote, "err", err)
+		if errors.As(err, new(errRefused)) {
+			c.strand.push(event{kind: eventRefused})
+		}
+		if stop {
+			return last, triedEnough, err
+		}
+	}
+	return last, triedInVain, err
 }
 
 // attemptFailed notes why a round of attempts has failed; connect goes on,
@@ -286,15 +315,19 @@ func fallbackReason(err error) int {
 	return fallbackOther
 }
 
-// connectOnce makes one attempt. nil: the connection is open, or was.
-func (m *Messenger) connectOnce(c *Connection, l *link, a EntityAddr) error {
+// connectOnce makes one attempt, where a's host is a name at the first of its
+// addresses, and returns the others. nil: the connection is open, or was.
+func (m *Messenger) connectOnce(c *Connection, l *link, a EntityAddr) (others AddrVec, err error) {
 	stop := context.AfterFunc(c.ctx, func() { l.drop() })
 	defer stop()
-	var err error
-	if ep := m.endpoints[a.Scheme()]; ep != nil {
-		err = m.dialRDMA(c.ctx, c, l, ep, a)
-	} else {
-		err = m.dialStream(c, l, a)
+	at, err := m.resolve(c.ctx, a)
+	if err == nil {
+		a, others = at[0], at[1:]
+		if ep := m.endpoints[a.Scheme()]; ep != nil {
+			err = m.dialRDMA(c.ctx, c, l, ep, a)
+		} else {
+			err = m.dialStream(c, l, a)
+		}
 	}
 	if err != nil {
 		refused := errors.As(err, new(errRefused))
@@ -302,9 +335,9 @@ func (m *Messenger) connectOnce(c *Connection, l *link, a EntityAddr) error {
 		if err = l.failure(); refused {
 			err = errRefused{err}
 		}
-		return err
+		return others, err
 	}
-	return nil
+	return nil, nil
 }
 
 func (m *Messenger) dialStream(c *Connection, l *link, a EntityAddr) error {

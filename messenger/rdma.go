@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/netip"
 	"syscall"
 	"time"
 
@@ -109,10 +107,6 @@ func (m *Messenger) acceptRDMA(scheme string, c *conn.Conn) bool {
 func (m *Messenger) dialRDMA(ctx context.Context, c *Connection, l *link, ep *conn.Endpoint, a EntityAddr) error {
 	dial, cancelDial := context.WithTimeout(ctx, m.cfg.ConnectTimeout)
 	defer cancelDial()
-	a, err := resolve(dial, a)
-	if err != nil {
-		return err
-	}
 	if err := m.reach(c, l, a); err != nil {
 		return err
 	}
@@ -151,24 +145,6 @@ func (m *Messenger) dialRDMA(ctx context.Context, c *Connection, l *link, ep *co
 		return ErrClosed
 	}
 	return l.failure()
-}
-
-// resolve replaces the host's name by its first address, so that the peer can be
-// told whom we mean to reach.
-func resolve(ctx context.Context, a EntityAddr) (EntityAddr, error) {
-	host, port, err := net.SplitHostPort(a.HostPort())
-	if err != nil {
-		return a, fmt.Errorf("%w: %w", ErrInvalid, err)
-	}
-	if _, err := netip.ParseAddr(host); err == nil {
-		return a, nil
-	}
-	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-	if err != nil {
-		return a, err
-	}
-	a.URL = a.Scheme() + "://" + net.JoinHostPort(ips[0].Unmap().String(), port)
-	return a, nil
 }
 
 // admitRDMA takes the throttles for a message, on the poller.

@@ -11,7 +11,8 @@ type Stats struct {
 	// Faults counts transports of sessions that ended by a fault, and sessions
 	// that could not be opened.
 	Faults uint64
-	// Attempts counts attempts of ours to connect, one per address; Reconnects
+	// Attempts counts attempts of ours to connect, one per address, and one for each
+	// that a name stands for; Reconnects
 	// transports that went on with an old session, opened by either side.
 	Attempts, Reconnects uint64
 	// Replayed counts messages that were sent again, RemoteResets sessions that

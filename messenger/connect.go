@@ -69,7 +69,7 @@ func (m *Messenger) connectTo(t EntityType, addrs AddrVec, anonymous bool) (*Con
 	c := m.newConnection(t, p)
 	c.anonymous = anonymous
 	c.setDial(usable)
-	if usable[0].Scheme() != addrs[0].Scheme() && usable[0].Scheme() == SchemeTCP {
+	if m.lacksBetter(usable[0].Scheme(), addrs) {
 		m.n.fallbacks[fallbackNoTransport].Add(1)
 	}
 	m.register(c, usable)
@@ -129,6 +129,27 @@ func (m *Messenger) usable(addrs AddrVec) (v AddrVec) {
 		}
 	}
 	return v
+}
+
+// schemeRank orders schemes by what they are for: an adapter's RDMA, that of
+// software, a plain stream.
+func schemeRank(scheme string) int {
+	switch scheme {
+	case SchemeTCP:
+		return 0
+	case SchemeIWARP:
+		return 1
+	}
+	return 2
+}
+
+// lacksBetter reports whether addrs has one by a better transport than best, the
+// best that can be used, that does not exist here.
+func (m *Messenger) lacksBetter(best string, addrs AddrVec) bool {
+	return slices.ContainsFunc(addrs, func(a EntityAddr) bool {
+		s := a.Scheme()
+		return schemeRank(s) > schemeRank(best) && m.endpoints[s] == nil && dialable(a)
+	})
 }
 
 // dialable: who is not bound has port 0.

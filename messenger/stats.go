@@ -22,8 +22,9 @@ type Stats struct {
 	// received, RacesLost WAIT.
 	Retries, RetriesGlobal, RacesLost uint64
 	// Fallbacks count that an address less good was tried, by why: nobody
-	// listened, no answer in time, another failure; or that the best address
-	// of the peer has no transport here.
+	// listened, no answer in time, another failure; or, for each connection, that
+	// the peer has an address by a better transport than any that exists here (rdma
+	// before iwarp before tcp).
 	FallbacksRefused, FallbacksTimeout, FallbacksOther, FallbacksNoTransport uint64
 	// HandshakesFailed counts peers, accepted or dialed, that failed to become
 	// a connection; HandshakesRefused those beyond MaxHalfOpen or, of which

@@ -52,7 +52,6 @@ func (m *Messenger) connectTo(t EntityType, addrs AddrVec, anonymous bool) (*Con
 	if len(usable) == 0 {
 		return nil, fmt.Errorf("%w: no transport for any of %v: there is tcp, and what Config.Transports names", ErrInvalid, addrs)
 	}
-	p := m.policyFor(t, false)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closing.Load() {
@@ -66,7 +65,8 @@ func (m *Messenger) connectTo(t EntityType, addrs AddrVec, anonymous bool) (*Con
 			return c, nil
 		}
 	}
-	c := m.newConnection(t, p)
+	c := m.newConnection(t, m.policyFor(t, false))
+	c.limit = m.throttlesFor(t, c.policy)
 	c.anonymous = anonymous
 	c.setDial(usable)
 	if m.lacksBetter(usable[0].Scheme(), addrs) {

@@ -50,6 +50,7 @@ type Connection struct {
 	strand    strand
 	ctx       context.Context // the handlers'; ends with the connection
 	cancel    context.CancelFunc
+	limit     throttles     // of its policy when it was made
 	drainFn   func()        // c.drain, made once
 	refusalFn func()        // a refusal has left, made once
 	refusals  atomic.Int32  // messages of typeRefused that live
@@ -380,6 +381,12 @@ func (c *Connection) policyNow() Policy {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.policy
+}
+
+// keptPolicy is the policy of a session that a peer which connects again goes on
+// with. false: it would be a new one, under the present policy. c.mu is held.
+func (c *Connection) keptPolicy() (Policy, bool) {
+	return c.policy, c.session.State != session.Closed && c.lossless()
 }
 
 // SetUser keeps v, the user's session, with the connection.

@@ -80,7 +80,8 @@ func (h *handshake) clientIdentFrame(f msgr2.Frame) ([][]byte, error) {
 		if err := h.check(f.GID, f.Supported, f.Required); err != nil {
 			return nil, err
 		}
-		h.setPeer(f.Addrs, f.GID, f.Supported)
+		h.setAddrs(f.Addrs)
+		h.setPeer(f.GID, f.Supported)
 		h.result.lossy = h.result.policy.Lossy || f.Flags&msgr2.IdentLossy != 0
 		if err := h.p.session.opened(&h.result, f.Cookie, f.GlobalSeq, h.result.lossy); err != nil {
 			return nil, err
@@ -88,7 +89,8 @@ func (h *handshake) clientIdentFrame(f msgr2.Frame) ([][]byte, error) {
 		h.at = hsDone
 		return nil, nil
 	case *msgr2.SessionReconnectOK:
-		h.setPeer(nil, 0, 0)
+		h.setAddrs(nil)
+		h.setPeer(0, 0)
 		h.result.resumed = true
 		if err := h.p.session.resumed(f.MsgSeq); err != nil {
 			return nil, err
@@ -115,10 +117,11 @@ func (h *handshake) serverIdentFrame(f msgr2.Frame) ([][]byte, error) {
 	if h.identTries++; h.identTries > maxIdentTries {
 		return nil, fmt.Errorf("%w: no session after %d rounds", ErrProtocol, maxIdentTries)
 	}
-	h.result.policy = h.p.policy(h.peerType)
 	switch f := f.(type) {
 	case *msgr2.SessionReconnect:
-		h.setPeer(f.Addrs, -1, 0)
+		h.setAddrs(f.Addrs)
+		h.result.policy = h.p.policy(h.peerType)
+		h.setPeer(-1, 0)
 		return h.answer(session.Incoming{Opening: session.Opening{
 			Reconnect: true, ClientCookie: f.ClientCookie, ServerCookie: f.ServerCookie,
 			GlobalSeq: f.GlobalSeq, ConnectSeq: f.ConnectSeq, MsgSeq: f.MsgSeq,
@@ -127,6 +130,8 @@ func (h *handshake) serverIdentFrame(f msgr2.Frame) ([][]byte, error) {
 		if h.p.acceptable != nil && !h.p.acceptable(f.Target) {
 			return nil, fmt.Errorf("%w: %v was asked for, here is %v at %v", ErrWrongPeer, f.Target, h.p.name, h.p.addrs)
 		}
+		h.setAddrs(f.Addrs)
+		h.result.policy = h.p.policy(h.peerType)
 		pol := h.result.policy
 		if missing := pol.Required &^ f.Supported; missing != 0 {
 			return h.frame(nil, &msgr2.IdentMissingFeatures{Features: missing}),
@@ -135,7 +140,7 @@ func (h *handshake) serverIdentFrame(f msgr2.Frame) ([][]byte, error) {
 		if err := h.check(f.GID, f.Supported, f.Required); err != nil {
 			return nil, err
 		}
-		h.setPeer(f.Addrs, f.GID, f.Supported)
+		h.setPeer(f.GID, f.Supported)
 		return h.answer(session.Incoming{
 			Lossy:   f.Flags&msgr2.IdentLossy != 0,
 			Opening: session.Opening{ClientCookie: f.Cookie, GlobalSeq: f.GlobalSeq},
@@ -241,14 +246,19 @@ func (h *handshake) check(gid int64, supported, required uint64) error {
 	return nil
 }
 
-// setPeer notes who the peer is.
-func (h *handshake) setPeer(addrs msgr2.AddrVec, gid int64, supported uint64) {
+// setAddrs notes where the peer is, which says whose session it may have.
+func (h *handshake) setAddrs(addrs msgr2.AddrVec) {
 	r := &h.result
-	r.peer, r.verified = EntityName{h.peerType, gid}, h.authResult.Peer
 	r.wire, r.addrs = addrs, nil
 	for _, a := range addrs {
 		r.addrs = append(r.addrs, fromWire(seenAs(a, h.p.seen)))
 	}
+}
+
+// setPeer notes who the peer is.
+func (h *handshake) setPeer(gid int64, supported uint64) {
+	r := &h.result
+	r.peer, r.verified = EntityName{h.peerType, gid}, h.authResult.Peer
 	r.features = (baseFeatures | r.policy.Supported) & supported
 	r.keys = h.authResult
 }

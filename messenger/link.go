@@ -227,10 +227,28 @@ func (l *link) params(c *Connection, seen, target msgr2.Addr) hsParams {
 		p.policy = func(EntityType) Policy { return c.policyNow() }
 	} else {
 		p.globalID = m.globalID.Add(1)
-		p.policy = func(t EntityType) Policy { return m.policyFor(t, true) }
+		p.policy = l.policyTowards
 		p.acceptable = m.isUs
 	}
 	return p
+}
+
+// policyTowards is our policy towards a peer of type t that connects: that of the
+// session that it has, once its addresses are known, else the present one.
+func (l *link) policyTowards(t EntityType) Policy {
+	m := l.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if l.hs != nil {
+		if c := m.lookup(t, l.hs.result.addrs); c != nil {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if p, ok := c.keptPolicy(); ok {
+				return p
+			}
+		}
+	}
+	return m.policyFor(t, true)
 }
 
 // established makes the link that of a session, after the last frame of the
@@ -261,11 +279,11 @@ func (l *link) established() error {
 		l.m.n.policyMismatches.Add(1)
 		l.m.log.Warn("the peer takes the session for lossy, our policy does not: it is lossy", "peer", r.peer, "policy", r.policy)
 	}
-	l.limit = l.m.throttlesFor(r.peer.Type, r.policy)
+	c := l.owner.Load()
+	l.limit = c.limit
 	if err := l.step("READY", false); err != nil {
 		return err
 	}
-	c := l.owner.Load()
 	l.mu.Lock()
 	if l.ended {
 		l.mu.Unlock()

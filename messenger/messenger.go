@@ -266,9 +266,11 @@ func New(cfg Config) (*Messenger, error) {
 // Name is Config.Name.
 func (m *Messenger) Name() EntityName { return m.cfg.Name }
 
-// SetPolicy sets the policy towards peers of type t. It holds for connections
-// that are made afterwards. Without one, the policy is that of SetDefaultPolicy,
-// at first StatelessServer for peers that connect and LossyClient for others.
+// SetPolicy sets the policy towards peers of type t. It holds for connections that
+// are made afterwards: a lossless session that exists keeps its own, throttles
+// included, whichever side connects again (Policy.Secure alone is that of the
+// moment). Without one, the policy is that of SetDefaultPolicy, at first
+// StatelessServer for peers that connect and LossyClient for others.
 func (m *Messenger) SetPolicy(t EntityType, p Policy) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -282,9 +284,8 @@ func (m *Messenger) SetDefaultPolicy(p Policy) {
 	m.fallback = &p
 }
 
+// policyFor is the policy of new connections with peers of type t. m.mu is held.
 func (m *Messenger) policyFor(t EntityType, incoming bool) Policy {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	p, ok := m.policies[t]
 	switch {
 	case ok:
@@ -299,10 +300,8 @@ func (m *Messenger) policyFor(t EntityType, incoming bool) Policy {
 }
 
 // throttlesFor returns the throttles of peers of type t, which all connections
-// under the same policy share.
+// under the same policy share. m.mu is held.
 func (m *Messenger) throttlesFor(t EntityType, p Policy) throttles {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	tt := m.perType[t]
 	if tt == nil || tt.policy.MaxMessages != p.MaxMessages || tt.policy.MaxBytes != p.MaxBytes {
 		tt = &typeThrottles{policy: p, t: throttles{

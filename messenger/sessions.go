@@ -115,6 +115,8 @@ func (l *link) answer(in session.Incoming, r *hsResult) (a session.Answer, t tak
 	}
 	ex := m.lookup(r.peer.Type, r.addrs)
 	var s *session.Session
+	var kept Policy
+	goesOn := false
 	if ex != nil {
 		ex.mu.Lock()
 		if ex.session.State != session.Closed && ex.verified.differs(r.verified) {
@@ -123,9 +125,13 @@ func (l *link) answer(in session.Incoming, r *hsResult) (a session.Answer, t tak
 			return a, t, fmt.Errorf("%w: peer authenticated as %v and asks for the session of %v", ErrAuth, r.verified, ex.verified)
 		}
 		s = &ex.session
+		kept, goesOn = ex.keptPolicy()
 		if ours := l.hs.understood(ex.ours); len(ours) > 0 { // the peer compares with what it knows
 			in.PeerFirst = raceAddr(r.wire).Compare(raceAddr(ours)) < 0
 		}
+	}
+	if r.policy = m.policyFor(r.peer.Type, true); goesOn {
+		r.policy = kept
 	}
 	a = r.policy.rules().Answer(s, in)
 	if m.draining.Load() && (a.Verdict == session.AcceptNew || a.Verdict == session.ReplaceLossy) {
@@ -142,6 +148,7 @@ func (l *link) answer(in session.Incoming, r *hsResult) (a session.Answer, t tak
 			ex.mu.Unlock()
 		}
 		c = m.newConnection(r.peer.Type, r.policy)
+		c.limit = m.throttlesFor(r.peer.Type, c.policy)
 		c.setDial(m.usable(r.addrs))
 		c.session.Accepted(in, m.cookie())
 		c.claim = l

@@ -102,6 +102,8 @@ type Connection struct {
 	ours       msgr2.AddrVec // our addresses, as the peer has been told when the session began
 	features   uint64
 	ackedAt    time.Time // the stamp of the last keepalive that was answered
+	askedAt    time.Time // when the last keepalive of the peer came
+	askOnOpen  bool      // a keepalive is to be sent as soon as the connection is open
 	reconnects uint64
 	resets     uint64
 	givenUp    uint64 // see ConnStats.Undelivered
@@ -150,6 +152,10 @@ func (c *Connection) open(l *link, r *hsResult) {
 	}
 	c.unacked, c.unackedB, c.ackQueued = 0, 0, false
 	c.setReady(true)
+	if c.askOnOpen {
+		c.askOnOpen = false
+		c.queue.push(entry{kind: entryKeepalive, since: time.Now()})
+	}
 	c.kick()
 	c.mu.Unlock()
 	c.m.n.created.Add(1)
@@ -320,19 +326,41 @@ func (c *Connection) withLast(err error) error {
 }
 
 // SendKeepalive asks the peer for a sign of life, and takes a connection out of
-// standby. It does not block; see LastKeepaliveAck.
+// standby. Where the connection is not open, one keepalive goes as soon as it is,
+// however often it was asked for. It does not block; see LastKeepaliveAck.
 func (c *Connection) SendKeepalive() {
 	c.mu.Lock()
 	c.leaveStandby()
+	if c.link == nil && !c.loop {
+		c.askOnOpen = c.session.State != session.Closed
+		c.mu.Unlock()
+		return
+	}
 	c.mu.Unlock()
 	c.sendControl(entry{kind: entryKeepalive, since: time.Now()})
 }
 
-// LastKeepaliveAck is when the last keepalive that was answered was sent.
+// LastKeepalive is when the last keepalive of the peer came, zero for never (Ceph:
+// get_last_keepalive).
+func (c *Connection) LastKeepalive() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.askedAt
+}
+
+// LastKeepaliveAck is when the last keepalive that was answered was sent, zero for
+// none (Ceph: get_last_keepalive_ack).
 func (c *Connection) LastKeepaliveAck() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ackedAt
+}
+
+func (c *Connection) keepaliveCame() {
+	now := time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.askedAt = now
 }
 
 func (c *Connection) keepaliveAcked(stamp time.Time) {
@@ -476,7 +504,8 @@ func (c *Connection) stats() (s ConnStats, t transport) {
 		State: c.state(), QueuedMessages: c.queue.messages, QueuedBytes: c.queue.bytes,
 		UnackedMessages: c.sent.n + c.replay.n, UnackedBytes: c.kept,
 		Undispatched: c.strand.len(), OutSeq: c.session.OutSeq, InSeq: c.session.InSeq,
-		Undelivered: c.givenUp, Reconnects: c.reconnects, RemoteResets: c.resets, LastKeepaliveAck: c.ackedAt,
+		Undelivered: c.givenUp, Reconnects: c.reconnects, RemoteResets: c.resets,
+		LastKeepalive: c.askedAt, LastKeepaliveAck: c.ackedAt,
 	}
 	if t := c.queue.oldest(); !t.IsZero() {
 		s.OldestQueued = time.Since(t)

@@ -324,6 +324,7 @@ func (l *link) control(tag msgr2.Tag, payload []byte) error {
 			return err
 		}
 		l.touch(false)
+		c.keepaliveCame()
 		c.sendControl(entry{kind: entryKeepaliveAck, since: f.Sent.Time()})
 	case msgr2.TagKeepalive2Ack:
 		var f msgr2.Keepalive2Ack

@@ -9,6 +9,7 @@ import "errors"
 func (c *Connection) sendControl(e entry) {
 	if c.loop {
 		if e.kind == entryKeepalive {
+			c.keepaliveCame()
 			c.keepaliveAcked(e.since)
 		}
 		return

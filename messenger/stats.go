@@ -108,9 +108,10 @@ type ConnStats struct {
 	// lossy one forgets what it has handed to its transport: how much of that has
 	// arrived is not known.
 	Undelivered uint64
-	// LastReceived is when anything arrived; LastKeepaliveAck the time of the
-	// last keepalive that was answered, by our clock when it was sent.
-	LastReceived, LastKeepaliveAck time.Time
+	// LastReceived is when anything arrived, LastKeepalive when a keepalive of the
+	// peer did; LastKeepaliveAck the time of the last keepalive that was answered,
+	// by our clock when it was sent.
+	LastReceived, LastKeepalive, LastKeepaliveAck time.Time
 	// Grants is how many grants are live.
 	Grants int
 }

@@ -24,7 +24,7 @@ func (e errRefused) Unwrap() error { return e.err }
 // connection to be ready. Of the addresses the ones whose transports exist here
 // are tried, RDMA before tcp, in the order of Config.Transports, then in the
 // order given. A nonce of 0 (ParseAddrs) means whatever incarnation is there: a
-// lossless session goes on with the next one. With the nonce that Messenger.Addrs
+// lossless session goes on with the next one, whichever side connects. With the nonce that Messenger.Addrs
 // of the peer has, the connection is to that incarnation alone, and gets
 // ErrWrongPeer once there is another.
 //

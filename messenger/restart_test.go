@@ -3,6 +3,7 @@ package messenger_test
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"testing"
 	"time"
 
@@ -108,4 +109,65 @@ func TestHandlersOfAnIncarnationThatIsGone(t *testing.T) {
 		require.NoError(t, callOn(t, again, 2))
 		require.Equal(t, []uint32{66, 2}, d.rec[0].received())
 	})
+}
+
+// Who was connected to by the place alone goes on with the next incarnation there,
+// whichever side connects first, and both at once: one session, in which each
+// message arrives once and in order.
+func TestNextIncarnationConnects(t *testing.T) {
+	for name, p := range map[string]Policy{"peer": LosslessPeer(), "peer reuse": LosslessPeerReuse()} {
+		for lead := -3; lead <= 3; lead++ {
+			t.Run(fmt.Sprintf("%s %d", name, lead), func(t *testing.T) {
+				under(t, func(t *testing.T) { nextIncarnation(t, p, time.Duration(lead)*time.Millisecond) })
+			})
+		}
+	}
+}
+
+// nextIncarnation has the new one connect that much after us.
+func nextIncarnation(t *testing.T, p Policy, lead time.Duration) {
+	d := newDuo(t, p, p)
+	d.Net.SetLatency(func(string, string) time.Duration { return time.Millisecond })
+	c, err := d.Nodes[0].ConnectTo(OSD, AddrVec{{URL: d.Nodes[1].Addrs()[0].URL}})
+	require.NoError(t, err)
+	send(t, c, 1)
+	settle(time.Second)
+	froms := make(chan *Connection, 16)
+	d.rec[0].hook = func(_ context.Context, m *Message) { froms <- m.Conn }
+	next, rec := d.restart(t, p)
+	settle(time.Minute)
+	require.Equal(t, StateStandby, c.State())
+	first := func() { send(t, c, 2) }
+	var back *Connection
+	second := func() {
+		back, err = next.ConnectTo(OSD, d.Nodes[0].Addrs())
+		require.NoError(t, err)
+		send(t, back, 3)
+	}
+	if lead < 0 {
+		first, second, lead = second, first, -lead
+	}
+	first()
+	time.Sleep(lead)
+	second()
+	settle(time.Minute)
+	send(t, c, 4)
+	send(t, back, 5)
+	settle(time.Minute)
+	require.Equal(t, []uint32{3, 5}, d.rec[0].received())
+	require.Same(t, c, <-froms)
+	require.Same(t, c, <-froms)
+	if got := rec.received(); len(got) == 2 {
+		require.Equal(t, []uint32{2, 4}, got)
+	} else { // it was dropped with the session that it was for
+		require.Equal(t, []uint32{4}, got)
+		require.True(t, p.ResetCheck)
+		require.Equal(t, 1, d.rec[0].count("remote reset"))
+	}
+	for _, m := range []*Messenger{d.Nodes[0].Messenger, next} {
+		require.Equal(t, 1, m.Stats().Open)
+		require.Zero(t, m.Stats().Connecting+m.Stats().Standby)
+	}
+	require.Equal(t, 1, d.Net.Connections())
+	require.NoError(t, callOn(t, back, 6))
 }

@@ -3,6 +3,7 @@ package messenger
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
@@ -114,6 +115,9 @@ func (l *link) answer(in session.Incoming, r *hsResult) (a session.Answer, t tak
 		return a, t, ErrClosed
 	}
 	ex := m.lookup(r.peer.Type, r.addrs)
+	if ex == nil && !in.Reconnect {
+		ex = m.predecessor(r, in.GlobalSeq)
+	}
 	var s *session.Session
 	var kept Policy
 	goesOn := false
@@ -311,6 +315,30 @@ func (m *Messenger) lookup(t EntityType, addrs AddrVec) *Connection {
 		}
 	}
 	return nil
+}
+
+// predecessor returns the session that a peer goes on with that connects as another
+// incarnation of its entity: one that was connected to by the place alone, and so
+// is with whoever is there next. It has to be the same entity, by number, and to
+// have counted further, or the one before may be alive. m.mu is held.
+func (m *Messenger) predecessor(r *hsResult, globalSeq uint64) *Connection {
+	if r.peer.Num < 0 {
+		return nil
+	}
+	for _, a := range r.addrs {
+		place := EntityAddr{URL: a.URL}
+		if c := m.peers[peerKey{r.peer.Type, place}]; c != nil && c.precedes(r.peer, place, globalSeq) {
+			return c
+		}
+	}
+	return nil
+}
+
+func (c *Connection) precedes(peer EntityName, place EntityAddr, globalSeq uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.session.State != session.Closed && c.lossless() && c.peer == peer &&
+		slices.Contains(c.dial, place) && c.session.PeerGlobalSeq < globalSeq
 }
 
 // knows reports whether the peer at a's place has told another nonce than a's.

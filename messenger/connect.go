@@ -24,9 +24,9 @@ func (e errRefused) Unwrap() error { return e.err }
 // connection to be ready. Of the addresses the ones whose transports exist here
 // are tried, RDMA before tcp, in the order of Config.Transports, then in the
 // order given. A nonce of 0 (ParseAddrs) means whatever incarnation is there: a
-// lossless session goes on with the next one, whichever side connects. With the nonce that Messenger.Addrs
-// of the peer has, the connection is to that incarnation alone, and gets
-// ErrWrongPeer once there is another.
+// lossless session goes on with the next one, whichever side connects. With the
+// nonce that Messenger.Addrs of the peer has, the connection is to that
+// incarnation alone, and gets ErrWrongPeer once there is another.
 //
 // Of two lossless connections that turn out to lead to one place, by another
 // spelling of the host or with and without a nonce, the later one to connect ends
@@ -66,7 +66,6 @@ func (m *Messenger) connectTo(t EntityType, addrs AddrVec, anonymous bool) (*Con
 		}
 	}
 	c := m.newConnection(t, m.policyFor(t, false))
-	c.limit = m.throttlesFor(t, c.policy)
 	c.anonymous = anonymous
 	c.setDial(usable)
 	if m.lacksBetter(usable[0].Scheme(), addrs) {

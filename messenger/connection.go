@@ -50,7 +50,6 @@ type Connection struct {
 	strand    strand
 	ctx       context.Context // the handlers'; ends with the connection
 	cancel    context.CancelFunc
-	limit     throttles     // of its policy when it was made
 	drainFn   func()        // c.drain, made once
 	refusalFn func()        // a refusal has left, made once
 	refusals  atomic.Int32  // messages of typeRefused that live
@@ -101,9 +100,9 @@ type Connection struct {
 	addrs      AddrVec
 	ours       msgr2.AddrVec // our addresses, as the peer has been told when the session began
 	features   uint64
-	ackedAt    time.Time // the stamp of the last keepalive that was answered
-	askedAt    time.Time // when the last keepalive of the peer came
-	askOnOpen  bool      // a keepalive is to be sent as soon as the connection is open
+	ackedAt    int64 // the stamp of the last keepalive that was answered, Unix nanoseconds, or 0
+	askedAt    int64 // when the last keepalive of the peer came, by Messenger.clock, or 0
+	askOnOpen  bool  // a keepalive is to be sent as soon as the connection is open
 	reconnects uint64
 	resets     uint64
 	givenUp    uint64 // see ConnStats.Undelivered
@@ -345,7 +344,15 @@ func (c *Connection) SendKeepalive() {
 func (c *Connection) LastKeepalive() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.askedAt
+	return c.lastKeepalive()
+}
+
+// lastKeepalive is LastKeepalive. c.mu is held.
+func (c *Connection) lastKeepalive() (t time.Time) {
+	if c.askedAt != 0 {
+		t = c.m.at(c.askedAt)
+	}
+	return t
 }
 
 // LastKeepaliveAck is when the last keepalive that was answered was sent, zero for
@@ -353,11 +360,19 @@ func (c *Connection) LastKeepalive() time.Time {
 func (c *Connection) LastKeepaliveAck() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ackedAt
+	return c.lastKeepaliveAck()
+}
+
+// lastKeepaliveAck is LastKeepaliveAck. c.mu is held.
+func (c *Connection) lastKeepaliveAck() (t time.Time) {
+	if c.ackedAt != 0 {
+		t = time.Unix(0, c.ackedAt)
+	}
+	return t
 }
 
 func (c *Connection) keepaliveCame() {
-	now := time.Now()
+	now := c.m.clock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.askedAt = now
@@ -366,9 +381,7 @@ func (c *Connection) keepaliveCame() {
 func (c *Connection) keepaliveAcked(stamp time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if stamp.After(c.ackedAt) {
-		c.ackedAt = stamp
-	}
+	c.ackedAt = max(c.ackedAt, stamp.UnixNano())
 }
 
 // MarkDown ends the connection at once, by our own will: what is queued, or has
@@ -505,7 +518,7 @@ func (c *Connection) stats() (s ConnStats, t transport) {
 		UnackedMessages: c.sent.n + c.replay.n, UnackedBytes: c.kept,
 		Undispatched: c.strand.len(), OutSeq: c.session.OutSeq, InSeq: c.session.InSeq,
 		Undelivered: c.givenUp, Reconnects: c.reconnects, RemoteResets: c.resets,
-		LastKeepalive: c.askedAt, LastKeepaliveAck: c.ackedAt,
+		LastKeepalive: c.lastKeepalive(), LastKeepaliveAck: c.lastKeepaliveAck(),
 	}
 	if t := c.queue.oldest(); !t.IsZero() {
 		s.OldestQueued = time.Since(t)

@@ -92,9 +92,9 @@ func (m *Messenger) Health() Health {
 		all = append(all, c)
 	}
 	bounds := map[string]*throttle{"Config.DispatchBytes": m.dispatchB}
-	for t, tt := range m.perType {
-		bounds[fmt.Sprintf("Policy.MaxMessages of %v", t)] = tt.t.messages
-		bounds[fmt.Sprintf("Policy.MaxBytes of %v", t)] = tt.t.bytes
+	for k, tt := range m.perType {
+		bounds[fmt.Sprintf("Policy.MaxMessages (%d) of %v", k.messages, k.t)] = tt.messages
+		bounds[fmt.Sprintf("Policy.MaxBytes (%d) of %v", k.bytes, k.t)] = tt.bytes
 	}
 	m.mu.Unlock()
 	switch {

@@ -280,7 +280,7 @@ func (l *link) established() error {
 		l.m.log.Warn("the peer takes the session for lossy, our policy does not: it is lossy", "peer", r.peer, "policy", r.policy)
 	}
 	c := l.owner.Load()
-	l.limit = c.limit
+	l.limit = l.m.throttlesFor(r.peer.Type, r.policy)
 	if err := l.step("READY", false); err != nil {
 		return err
 	}

@@ -58,7 +58,7 @@ type Messenger struct {
 	mu          sync.Mutex
 	policies    map[EntityType]Policy
 	fallback    *Policy
-	perType     map[EntityType]*typeThrottles
+	perType     map[throttleKey]throttles
 	bound       AddrVec       // as the transports say
 	told        AddrVec       // bound, with what has been learned; replaced as a whole
 	wire        msgr2.AddrVec // told
@@ -76,10 +76,11 @@ type Messenger struct {
 	drains      *deadline               // of the Drains that wait, see Resume
 }
 
-// typeThrottles are the throttles of a policy, shared by all peers of a type.
-type typeThrottles struct {
-	policy Policy
-	t      throttles
+// throttleKey is whose throttles they are: those of all peers of a type, under
+// policies with the same bounds. Sessions keep the policy that they have.
+type throttleKey struct {
+	t               EntityType
+	messages, bytes int64
 }
 
 // counters are Stats' while they count.
@@ -219,7 +220,7 @@ func New(cfg Config) (*Messenger, error) {
 		limits: msgr2.Limits{Front: uint32(cfg.MaxFront), Middle: uint32(cfg.MaxFront), Data: uint32(cfg.MaxData)}.WithDefaults(),
 		ex:     ex, inject: newInjector(cfg.Inject), dispatchB: newThrottle(cfg.DispatchBytes),
 		endpoints: map[string]*conn.Endpoint{}, stop: make(chan struct{}), servedOne: make(chan struct{}, 1),
-		policies: map[EntityType]Policy{}, perType: map[EntityType]*typeThrottles{},
+		policies: map[EntityType]Policy{}, perType: map[throttleKey]throttles{},
 		links: map[*link]struct{}{}, connections: map[*Connection]struct{}{}, peers: map[peerKey]*Connection{}, reached: map[peerKey]reached{},
 		shut: make(chan struct{}), mark: newHandlerMark(), started: time.Now(),
 	}
@@ -299,17 +300,18 @@ func (m *Messenger) policyFor(t EntityType, incoming bool) Policy {
 	return p
 }
 
-// throttlesFor returns the throttles of peers of type t, which all connections
-// under the same policy share. m.mu is held.
+// throttlesFor returns the throttles of peers of type t under policy p, which all
+// connections under it share.
 func (m *Messenger) throttlesFor(t EntityType, p Policy) throttles {
-	tt := m.perType[t]
-	if tt == nil || tt.policy.MaxMessages != p.MaxMessages || tt.policy.MaxBytes != p.MaxBytes {
-		tt = &typeThrottles{policy: p, t: throttles{
-			messages: newThrottle(p.MaxMessages), bytes: newThrottle(p.MaxBytes), dispatch: m.dispatchB,
-		}}
-		m.perType[t] = tt
+	k := throttleKey{t, p.MaxMessages, p.MaxBytes}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	tt, ok := m.perType[k]
+	if !ok {
+		tt = throttles{messages: newThrottle(k.messages), bytes: newThrottle(k.bytes), dispatch: m.dispatchB}
+		m.perType[k] = tt
 	}
-	return tt.t
+	return tt
 }
 
 // AddDispatcher adds d at the end of the chain.

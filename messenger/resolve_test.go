@@ -56,7 +56,7 @@ func TestResolve(t *testing.T) {
 		}
 
 		// One that can not be resolved gives way to the next.
-		c, err = client.ConnectTo(OSD, append(atHost(server.Addrs(), "nowhere.test"), server.Addrs()...))
+		c, err = client.ConnectAnonymous(OSD, append(atHost(server.Addrs(), "nowhere.test"), server.Addrs()...))
 		require.NoError(t, err)
 		require.NoError(t, c.Ready(soon(t)))
 		require.EqualValues(t, 1, client.Stats().FallbacksOther)

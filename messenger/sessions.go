@@ -80,7 +80,11 @@ func (l *link) resumed(msgSeq uint64) error {
 	var batch [ackBatch]*Message
 	var n int
 	c := l.owner.Load()
+	verified := l.hs.result.verified
 	err := l.attempting(func(c *Connection) error {
+		if c.verified.differs(verified) {
+			return fmt.Errorf("%w: peer is %v, the session is with %v", ErrAuth, verified, c.verified)
+		}
 		if err := c.session.ReconnectOK(msgSeq); err != nil {
 			return protocolError(err)
 		}

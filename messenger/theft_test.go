@@ -1,7 +1,9 @@
 package messenger
 
 import (
+	"context"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,4 +56,63 @@ func TestSessionTheft(t *testing.T) {
 	r.Release()
 	require.Zero(t, owner.Stats().Faults)
 	require.Zero(t, c.Stats().Reconnects+c.Stats().RemoteResets)
+}
+
+// Nor does whoever is found at the address of a server and agrees to go on with the
+// session, having authenticated as itself: what was kept is not sent to it.
+func TestSessionTheftByAServer(t *testing.T) {
+	cfg := secured(Config{Name: EntityName{OSD, 0}})
+	server := newMessenger(t, cfg)
+	server.SetPolicy(Client, StatefulServer())
+	server.AddDispatcher(&handler{dispatch: echo})
+	require.NoError(t, server.Bind(soon(t), anyAddr(SchemeTCP)))
+	thief, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = thief.Close() }()
+	var stolen atomic.Bool
+	ccfg := secured(Config{Name: EntityName{Client, 7}})
+	ccfg.DialStream = func(ctx context.Context, hostport string) (net.Conn, error) {
+		if stolen.Load() {
+			hostport = thief.Addr().String()
+		}
+		var d net.Dialer
+		return d.DialContext(ctx, "tcp", hostport)
+	}
+	owner := newMessenger(t, ccfg)
+	owner.SetPolicy(OSD, LosslessClient())
+	c, err := owner.ConnectTo(OSD, server.Addrs())
+	require.NoError(t, err)
+	call := func() {
+		r, err := c.Call(soon(t), NewMessage(1))
+		require.NoError(t, err)
+		r.Release()
+	}
+	call()
+	c.mu.Lock()
+	s, l := c.session, c.link
+	c.mu.Unlock()
+
+	stolen.Store(true)
+	l.fail("test", errInjected)
+	nc, err := thief.Accept()
+	require.NoError(t, err)
+	defer nc.Close()
+	require.NoError(t, nc.SetDeadline(time.Now().Add(patience)))
+	p := scriptParams([]string{"server", "own", "lossless", "state=standby"})
+	p.auth, p.modes, p.acceptable = cfg.Auth, cfg.Modes, nil
+	p.name = EntityName{OSD, 8}
+	claim := &scriptSession{there: true}
+	claim.s = session.Session{Policy: StatefulServer().rules(), State: session.Standby, Dialable: true,
+		ClientCookie: s.ClientCookie, ServerCookie: s.ServerCookie, OutSeq: s.InSeq, InSeq: s.OutSeq}
+	p.session = claim
+	require.NoError(t, converse(nc, newHandshake(p)), "it believes that it has the session")
+	require.Eventually(t, func() bool { return owner.Stats().AuthFailures > 0 }, patience, time.Millisecond)
+	require.Zero(t, c.Stats().Reconnects)
+	_, err = nc.Read(make([]byte, 1))
+	require.Error(t, err, "nothing is said to it")
+
+	stolen.Store(false)
+	require.NoError(t, thief.Close()) // attempts that nobody has accepted end
+	call()
+	require.EqualValues(t, 1, c.Stats().Reconnects, "the session goes on where it belongs")
 }

@@ -44,6 +44,18 @@ type Dispatcher interface {
 	HandleRefused(c *Connection)
 }
 
+// FastHandler is what a Dispatcher may have too (Ceph: ms_handle_fast_connect and
+// ms_handle_fast_accept): it is told of a transport before any FastDispatch of a
+// message that comes by it, and before HandleConnect or HandleAccept. Its methods
+// run on the goroutine that reads the transport, with no FastDispatch of the
+// connection at the same time, and must not block. A panic ends the connection.
+type FastHandler interface {
+	// FastHandleConnect: as HandleConnect.
+	FastHandleConnect(c *Connection)
+	// FastHandleAccept: as HandleAccept.
+	FastHandleAccept(c *Connection)
+}
+
 // BaseDispatcher consumes nothing and ignores every event. Embed it to write a
 // Dispatcher with only the methods that matter.
 type BaseDispatcher struct{}

@@ -21,7 +21,7 @@ func newHandlerMark() handlerMark {
 }
 
 // The functions that call handlers; a mark is their first argument.
-var handlerCallers = [...]string{nameOf((*Connection).runHandlers), nameOf((*Connection).fastDispatch)}
+var handlerCallers = [...]string{nameOf((*Connection).runHandlers), nameOf((*Connection).fastDispatch), nameOf((*Connection).runFastHandlers)}
 
 func nameOf(f any) string { return runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name() }
 

@@ -1,0 +1,80 @@
+package messenger
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// fastRecorder notes, in order, what happens on the goroutine that reads.
+type fastRecorder struct {
+	handler
+	got   syncSlice[string]
+	panic atomic.Bool
+}
+
+func (f *fastRecorder) FastHandleConnect(c *Connection) { f.note(c, "connect") }
+func (f *fastRecorder) FastHandleAccept(c *Connection)  { f.note(c, "accept") }
+
+func (f *fastRecorder) note(c *Connection, what string) {
+	f.got.add(what)
+	if f.panic.CompareAndSwap(true, false) {
+		panic("in a test")
+	}
+	if err := c.Messenger().Shutdown(nil); err == nil { //nolint:staticcheck // it is refused before it looks at it
+		f.got.add("Shutdown did not notice that it is in a handler")
+	}
+}
+
+// Of each transport the fast handlers hear before its first message is dispatched,
+// on both sides; a panic there ends it.
+func TestFastHandlers(t *testing.T) {
+	carriers(t, func(t *testing.T, scheme string) {
+		server, client := &fastRecorder{}, &fastRecorder{}
+		server.fast = func(m *Message) bool {
+			server.got.add(fmt.Sprint(m.TID))
+			m.Release()
+			return true
+		}
+		s, c := newMessenger(t, Config{Name: EntityName{OSD, 0}}), newMessenger(t, Config{})
+		s.SetPolicy(Client, StatefulServer())
+		c.SetPolicy(OSD, LosslessClient())
+		s.AddDispatcher(&handler{dispatch: echo}) // one that has none
+		s.AddDispatcher(server)
+		c.AddDispatcher(client)
+		require.NoError(t, s.Bind(soon(t), anyAddr(scheme)))
+		conn, err := c.ConnectTo(OSD, s.Addrs())
+		require.NoError(t, err)
+		var want []string
+		send := func(tid uint64) {
+			m := NewMessage(1)
+			m.TID = tid
+			require.NoError(t, conn.Send(soon(t), m))
+			want = append(want, fmt.Sprint(tid))
+		}
+		arrived := func() {
+			require.Eventually(t, func() bool { return len(server.got.all()) == len(want) }, patience, time.Millisecond, "%v", &server.got)
+			require.Equal(t, want, server.got.all())
+		}
+		want = append(want, "accept")
+		send(1)
+		send(2)
+		arrived()
+		require.Equal(t, []string{"connect"}, client.got.all())
+
+		// Queued before the next transport is there: it comes behind.
+		conn.mu.Lock()
+		l := conn.link
+		conn.mu.Unlock()
+		server.panic.Store(true)
+		l.fail("test", errInjected)
+		want = append(want, "accept", "accept") // the first of them panics
+		send(3)
+		send(4)
+		arrived()
+		require.EqualValues(t, 1, s.Stats().HandlerPanics)
+	})
+}

@@ -73,6 +73,10 @@ type AuthResult struct {
 	Peer EntityName
 	// GlobalID is the number that the server gives the client.
 	GlobalID uint64
+	// Identity is what else the method knows of the peer, such as what it may do
+	// (Ceph: caps), for the handlers: Connection.Identity. nil: nothing. Each
+	// session keeps one.
+	Identity any
 	// SessionKey signs the transcript; empty with method none.
 	SessionKey []byte
 	// Secret is the connection secret, from which secure mode's keys come, 40

@@ -32,6 +32,9 @@ type AuthTLS struct {
 	// Verify decides whether the owner of cert, which an authority vouches for,
 	// may be peer. Number -1: a peer without a number. Default: VerifyEntityName.
 	Verify func(peer EntityName, cert *x509.Certificate) error
+	// Identity makes Connection.Identity of cert, which has been found to be
+	// peer's. Default: there is none.
+	Identity func(peer EntityName, cert *x509.Certificate) any
 }
 
 var _ Auth = (*AuthTLS)(nil)
@@ -269,7 +272,11 @@ func (x *tlsExchange) result() (AuthResult, error) {
 	if err != nil {
 		return AuthResult{}, fmt.Errorf("%w: %w", ErrAuth, err)
 	}
-	return AuthResult{Done: true, Peer: x.peer, SessionKey: keys[:32], Secret: keys[32:]}, nil
+	r := AuthResult{Done: true, Peer: x.peer, SessionKey: keys[:32], Secret: keys[32:]}
+	if x.a.Identity != nil {
+		r.Identity = x.a.Identity(x.peer, s.PeerCertificates[0])
+	}
+	return r, nil
 }
 
 // tlsPipe is the net.Conn of the handshake: bytes that came in frames, and bytes

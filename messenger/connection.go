@@ -46,13 +46,13 @@ type Connection struct {
 	peerType  EntityType
 	loop      bool // the loopback
 	anonymous bool
-	keys      []peerKey // its places in Messenger.peers; guarded by Messenger.mu
+	refusals  atomic.Int32 // messages of typeRefused that live
+	keys      []peerKey    // its places in Messenger.peers; guarded by Messenger.mu
 	strand    strand
 	ctx       context.Context // the handlers'; ends with the connection
 	cancel    context.CancelFunc
 	drainFn   func()        // c.drain, made once
 	refusalFn func()        // a refusal has left, made once
-	refusals  atomic.Int32  // messages of typeRefused that live
 	wake      chan struct{} // capacity 1: connect is to look again
 	ackTimer  *time.Timer   // acknowledges what nothing else has
 
@@ -100,9 +100,10 @@ type Connection struct {
 	addrs      AddrVec
 	ours       msgr2.AddrVec // our addresses, as the peer has been told when the session began
 	features   uint64
-	ackedAt    int64 // the stamp of the last keepalive that was answered, Unix nanoseconds, or 0
-	askedAt    int64 // when the last keepalive of the peer came, by Messenger.clock, or 0
-	askOnOpen  bool  // a keepalive is to be sent as soon as the connection is open
+	auth       *authenticated // nil before it is open
+	ackedAt    int64          // the stamp of the last keepalive that was answered, Unix nanoseconds, or 0
+	askedAt    int64          // when the last keepalive of the peer came, by Messenger.clock, or 0
+	askOnOpen  bool           // a keepalive is to be sent as soon as the connection is open
 	reconnects uint64
 	resets     uint64
 	givenUp    uint64 // see ConnStats.Undelivered
@@ -145,7 +146,9 @@ func (c *Connection) open(l *link, r *hsResult) {
 	if !r.resumed {
 		c.peer, c.verified, c.features, c.addrs = r.peer, r.verified, r.features, r.addrs
 		c.ours = l.hs.p.addrs
+		c.auth = &authenticated{r.globalID, r.keys.Identity}
 	} else {
+		c.auth = &authenticated{c.auth.id(), r.keys.Identity}
 		c.reconnects++
 		c.m.n.reconnects.Add(1)
 	}

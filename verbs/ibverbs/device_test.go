@@ -353,6 +353,66 @@ func TestCompChannelWakeCloseAndContext(t *testing.T) {
 	require.ErrorIs(t, (<-c).err, driver.ErrClosed)
 }
 
+// A post of more than the queue takes says how many it has taken: these complete,
+// in order, and no other.
+func TestPartialPost(t *testing.T) {
+	d, addr := testDevice(t)
+	ctx := testContext(t)
+	client, server := connect(t, ctx, d, addr)
+	fence := func(id uint64) { // what was posted before has arrived
+		client.send(driver.SendWR{WRID: id, Opcode: driver.OpSend, Flags: driver.SendSignaled})
+		require.Equal(t, driver.StatusSuccess, server.next(ctx).Status)
+	}
+	fence(1) // on iWARP the server is silent until the client has spoken
+	require.EqualValues(t, 1, client.next(ctx).WRID)
+	wrs := make([]driver.SendWR, 200)
+	for i := range wrs {
+		client.mem[1<<16+i] = byte(i + 1)
+		wrs[i] = driver.SendWR{
+			WRID: uint64(1000 + i), Opcode: driver.OpWrite, Flags: driver.SendSignaled, SGEs: client.sge(1<<16+i, 1),
+			RemoteAddr: server.mr.Addr() + 1<<16 + uint64(i), RKey: server.mr.RKey(),
+		}
+	}
+	n, err := client.qp.PostSend(wrs)
+	t.Logf("%d taken: %v", n, err)
+	require.ErrorIs(t, err, driver.ErrQueueFull)
+	require.GreaterOrEqual(t, n, 16, "the depth that was asked for")
+	require.Less(t, n, 60, "a queue much deeper than that: the CQ may overrun")
+	for i := range n {
+		wc := client.next(ctx)
+		require.Equal(t, driver.StatusSuccess, wc.Status)
+		require.EqualValues(t, 1000+i, wc.WRID)
+	}
+	fence(2)
+	require.EqualValues(t, 2, client.next(ctx).WRID, "the rest was not posted")
+	require.Equal(t, client.mem[1<<16:1<<16+n], server.mem[1<<16:1<<16+n])
+	require.Equal(t, make([]byte, 200-n), server.mem[1<<16+n:1<<16+200])
+
+	// The same for receives, of which two are posted still.
+	recvs := make([]driver.RecvWR, 200)
+	for i := range recvs {
+		recvs[i] = driver.RecvWR{WRID: uint64(2000 + i), SGEs: server.sge(1<<18+i*8, 8)}
+	}
+	n, err = server.qp.PostRecv(recvs)
+	t.Logf("%d taken: %v", n, err)
+	require.ErrorIs(t, err, driver.ErrQueueFull)
+	require.GreaterOrEqual(t, n, 14)
+	require.Less(t, n, 60)
+	require.NoError(t, server.qp.SetState(driver.QPStateErr))
+	for _, want := range []uint64{102, 103} {
+		require.Equal(t, want, server.next(ctx).WRID)
+	}
+	for i := range n {
+		wc := server.next(ctx)
+		require.Equal(t, driver.StatusWRFlushErr, wc.Status)
+		require.EqualValues(t, 2000+i, wc.WRID)
+	}
+	var wcs [1]driver.WC
+	k, err := server.cq.Poll(wcs[:])
+	require.NoError(t, err)
+	require.Zero(t, k, "%+v", wcs)
+}
+
 func TestPostAndPollDoNotAllocate(t *testing.T) {
 	d, addr := testDevice(t)
 	ctx := testContext(t)

@@ -58,6 +58,16 @@ func postErr(call string, errno unix.Errno) error {
 	}
 }
 
+// faultErr is the error of a post by which the queue has faulted, with left
+// requests not posted: without any there is none, what has been posted comes back
+// as with any queue that fails.
+func faultErr(call string, errno unix.Errno, left int) error {
+	if left == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: %w: %w", call, errno, driver.ErrQPState)
+}
+
 // regErr is why a registration of n bytes failed.
 func (d *device) regErr(n int, errno error) error {
 	switch {

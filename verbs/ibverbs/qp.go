@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/argonaut-rdma/argonaut/verbs/driver"
 	"github.com/argonaut-rdma/argonaut/verbs/ibverbs/internal/cverbs"
 )
@@ -142,6 +144,11 @@ func (q *qp) PostSend(wrs []driver.SendWR) (int, error) {
 	if q.sendGone {
 		return 0, driver.ErrClosed
 	}
+	return q.send(wrs, q.c.PostSend)
+}
+
+// send is PostSend by post, which is cverbs.QP.PostSend, under sendMu.
+func (q *qp) send(wrs []driver.SendWR, post func([]cverbs.SendWR, []cverbs.SGE) (int, unix.Errno)) (int, error) {
 	done := 0
 	for done < len(wrs) {
 		batch := wrs[done:min(done+len(q.wrs), len(wrs))]
@@ -160,7 +167,7 @@ func (q *qp) PostSend(wrs []driver.SendWR) (int, error) {
 		if len(batch) == 0 {
 			return done, bad
 		}
-		n, errno := q.c.PostSend(q.wrs[:len(batch)], q.sges)
+		n, errno := post(q.wrs[:len(batch)], q.sges)
 		q.bound(batch[:n])
 		done += n
 		if n < len(batch) {
@@ -168,9 +175,7 @@ func (q *qp) PostSend(wrs []driver.SendWR) (int, error) {
 		}
 		if errno != 0 {
 			q.fault(errno)
-			if done < len(wrs) {
-				return done, fmt.Errorf("ibv_post_send: %w: %w", errno, driver.ErrQPState)
-			}
+			return done, faultErr("ibv_post_send", errno, len(wrs)-done)
 		}
 		if bad != nil {
 			return done, bad
@@ -251,7 +256,11 @@ func (q *qp) PostRecv(wrs []driver.RecvWR) (int, error) {
 	if q.hasSRQ {
 		return 0, fmt.Errorf("ibv_post_recv: the QP receives from an SRQ: %w", driver.ErrInvalid)
 	}
-	return q.scratch.post(wrs, "ibv_post_recv", q.c.PostRecv)
+	n, errno, err := q.scratch.post(wrs, "ibv_post_recv", q.c.PostRecv)
+	if errno != 0 {
+		q.fault(errno)
+	}
+	return n, err
 }
 
 // SetState moves the QP to ERR and, on RoCE and InfiniBand, tells the peer,

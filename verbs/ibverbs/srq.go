@@ -49,7 +49,17 @@ func (s *srq) PostRecv(wrs []driver.RecvWR) (int, error) {
 	if s.destroyed {
 		return 0, driver.ErrClosed
 	}
-	return s.scratch.post(wrs, "ibv_post_srq_recv", s.c.PostRecv)
+	n, errno, err := s.scratch.post(wrs, "ibv_post_srq_recv", s.c.PostRecv)
+	if errno != 0 {
+		s.fault(errno)
+	}
+	return n, err
+}
+
+// fault reports a queue that the device no longer serves.
+func (s *srq) fault(cause error) {
+	s.dev.log.Error("shared receive queue faulted", "device", s.dev.caps.Name, "error", cause)
+	s.dev.events.push(driver.Event{Type: driver.EventSRQErr, SRQ: s})
 }
 
 func (s *srq) SetLimit(n int) error {
@@ -92,9 +102,9 @@ type recvScratch struct {
 	sges     []cverbs.SGE
 }
 
-// post crosses into C once for every 64 requests.
-func (s *recvScratch) post(wrs []driver.RecvWR, call string, post func([]cverbs.RecvWR, []cverbs.SGE) (int, unix.Errno)) (int, error) {
-	done := 0
+// post crosses into C once for every 64 requests, by post. fault is not 0 when the
+// device has queued requests and failed all the same: then it has stopped there.
+func (s *recvScratch) post(wrs []driver.RecvWR, call string, post func([]cverbs.RecvWR, []cverbs.SGE) (int, unix.Errno)) (done int, fault unix.Errno, err error) {
 	for done < len(wrs) {
 		batch := wrs[done:min(done+len(s.wrs), len(wrs))]
 		s.sges = s.sges[:0]
@@ -109,13 +119,13 @@ func (s *recvScratch) post(wrs []driver.RecvWR, call string, post func([]cverbs.
 		n, errno := post(s.wrs[:len(batch)], s.sges)
 		done += n
 		if n < len(batch) {
-			return done, postErr(call, errno)
+			return done, 0, postErr(call, errno)
 		}
-		if errno != 0 && done < len(wrs) {
-			return done, opErr(call, errno)
+		if errno != 0 {
+			return done, errno, faultErr(call, errno, len(wrs)-done)
 		}
 	}
-	return done, nil
+	return done, 0, nil
 }
 
 func appendSGEs(to []cverbs.SGE, from []driver.SGE) []cverbs.SGE {

@@ -65,8 +65,21 @@ func ForkInit() error {
 	if C.ibv_is_fork_initialized() != C.IBV_FORK_DISABLED {
 		return nil
 	}
+	HugePagesSafe()
 	rc, errno := C.ibv_fork_init()
 	return errnoOf(rc, errno)
+}
+
+// HugePagesSafe has ibv_fork_init allow for memory in huge pages, for which it asks
+// the environment (ibv_fork_init(3)): that of the C library, which os.Setenv
+// would set too, but with it that of every program that is started. It returns
+// what is set, which may have been already.
+func HugePagesSafe() string {
+	name, on := C.CString("RDMAV_HUGEPAGES_SAFE"), C.CString("1")
+	defer C.free(unsafe.Pointer(name))
+	defer C.free(unsafe.Pointer(on))
+	C.setenv(name, on, 0)
+	return C.GoString(C.getenv(name))
 }
 
 // DeviceList is the result of ibv_get_device_list.

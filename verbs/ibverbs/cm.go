@@ -193,7 +193,9 @@ func resolve(ctx context.Context, addr string) (cverbs.SockAddr, error) {
 		return cverbs.SockAddr{}, err
 	}
 	ip := netip.IPv4Unspecified()
-	if host != "" {
+	if literal, err := netip.ParseAddr(host); err == nil {
+		ip = literal.Unmap() // with its zone, which a look-up would lose
+	} else if host != "" {
 		ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		if err != nil {
 			return cverbs.SockAddr{}, err
@@ -224,10 +226,26 @@ func sockAddr(a netip.AddrPort) (cverbs.SockAddr, error) {
 
 func (id *cmID) addrs() (local, remote string) {
 	_ = id.do("", func(c cverbs.ID) error {
-		local, remote = addrString(c.LocalAddr()), addrString(c.PeerAddr())
+		l, r := zoned(c.LocalAddr(), c.PeerAddr(), id.dev.src.Scope)
+		local, remote = addrString(l), addrString(r)
 		return nil
 	})
 	return local, remote
+}
+
+// zoned gives link-local addresses the scope that one of the two has, or is ours:
+// a request over InfiniBand or RoCE carries none.
+func zoned(a, b cverbs.SockAddr, ours uint32) (cverbs.SockAddr, cverbs.SockAddr) {
+	scope := max(a.Scope, b.Scope)
+	if scope == 0 {
+		scope = ours
+	}
+	for _, s := range []*cverbs.SockAddr{&a, &b} {
+		if ip := s.Addr(); s.Scope == 0 && ip.Is6() && ip.IsLinkLocalUnicast() {
+			s.Scope = scope
+		}
+	}
+	return a, b
 }
 
 func addrString(s cverbs.SockAddr) string {

@@ -4,6 +4,7 @@ package ibverbs
 
 import (
 	"log/slog"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -133,6 +134,42 @@ func TestRetriesAreFinite(t *testing.T) {
 		require.Equal(t, c.wantRNR, p.RNRRetryCount, "%+v", c)
 		require.Equal(t, 8, p.ResponderResources)
 		require.Equal(t, 16, p.InitiatorDepth)
+	}
+}
+
+// The zone of a link-local address says on which interface it is meant.
+func TestResolveKeepsTheZone(t *testing.T) {
+	for addr, want := range map[string]cverbs.SockAddr{
+		"10.1.2.3:7":         {AddrPort: netip.MustParseAddrPort("10.1.2.3:7")},
+		":7":                 {AddrPort: netip.MustParseAddrPort("0.0.0.0:7")},
+		"[fd09::1]:7":        {AddrPort: netip.MustParseAddrPort("[fd09::1]:7")},
+		"[fe80::1%3]:7":      {AddrPort: netip.MustParseAddrPort("[fe80::1%3]:7"), Scope: 3},
+		"[fe80::1%lo]:7":     {AddrPort: netip.MustParseAddrPort("[fe80::1%lo]:7"), Scope: 1},
+		"[::ffff:1.2.3.4]:7": {AddrPort: netip.MustParseAddrPort("1.2.3.4:7")},
+	} {
+		got, err := resolve(t.Context(), addr)
+		require.NoError(t, err, addr)
+		require.Equal(t, want, got, addr)
+	}
+	_, err := resolve(t.Context(), "[fe80::1%no-such-interface]:7")
+	require.ErrorIs(t, err, driver.ErrInvalid)
+}
+
+func TestZoned(t *testing.T) {
+	at := func(a string, scope uint32) cverbs.SockAddr {
+		return cverbs.SockAddr{AddrPort: netip.MustParseAddrPort(a), Scope: scope}
+	}
+	local, global, v4 := "[fe80::1]:1", "[fd09::1]:2", "10.0.0.1:3"
+	for _, c := range []struct{ a, b, wantA, wantB cverbs.SockAddr }{
+		{at(local, 2), at(local, 0), at(local, 2), at(local, 2)},
+		{at(local, 0), at(local, 3), at(local, 3), at(local, 3)},
+		{at(local, 0), at(local, 0), at(local, 9), at(local, 9)},
+		{at(global, 0), at(local, 0), at(global, 0), at(local, 9)},
+		{at(v4, 0), at(v4, 0), at(v4, 0), at(v4, 0)},
+	} {
+		a, b := zoned(c.a, c.b, 9)
+		require.Equal(t, c.wantA, a)
+		require.Equal(t, c.wantB, b)
 	}
 }
 

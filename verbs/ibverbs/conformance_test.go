@@ -18,7 +18,7 @@ import (
 // What a device is known to lack something for.
 var (
 	// skipsOfAll: the provider has no scoped keys, and limits of the devices
-	// here are too large to reach.
+	// here are too large to reach: TestLimitOfCgroup has one that is not.
 	skipsOfAll = []string{
 		"LimitsExhausted", "ScopedKeyInside", "ScopedKeyHoldsRegionAndQP", "ScopedKeyEndUnderWrites",
 		"ScopedKeyEndUnderReads", "ScopedKeyOfOtherQP", "ScopedKeyInvalidatedByPeer", "ScopedKeyManyTimes",

@@ -83,7 +83,7 @@ func (d *device) regErr(n int, errno error) error {
 		return fmt.Errorf("ibv_reg_mr: memory that is not mapped, not writable, or of a file that can not be pinned: "+
 			"%w: %w", errno, driver.ErrInvalid)
 	default:
-		return opErr("ibv_reg_mr", errno)
+		return createErr("ibv_reg_mr", errno)
 	}
 }
 

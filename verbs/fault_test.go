@@ -110,6 +110,9 @@ func (w *world) end(d *verbs.Device, srq bool) (*end, error) {
 			e.orphans = append(e.orphans, o...)
 			return err
 		})
+		if err := e.srq.SetLimit(1); err != nil {
+			return nil, err
+		}
 		c.SRQ = e.srq
 	}
 	if e.qp, err = e.pd.CreateQP(c); err != nil {
@@ -169,6 +172,33 @@ func (e *end) await(ctx context.Context, wrid uint64) error {
 
 // connect makes a connection from the end a to the end b.
 func (w *world) connect(a, b *end) error {
+	return w.dial(a.qp, func(ctx context.Context, r *verbs.ConnRequest) error {
+		return r.Accept(ctx, b.qp, verbs.ConnParam{IRD: 4, ORD: 4})
+	})
+}
+
+// refused makes a queue pair beside a's whose connection b refuses.
+func (w *world) refused(a *end) error {
+	q, err := a.pd.CreateQP(verbs.QPConfig{SendCQ: a.cq, MaxSendWR: 1, MaxRecvWR: 1})
+	if err != nil {
+		return err
+	}
+	w.later(func() error { _, err := q.Close(); return err })
+	err = w.dial(q, func(_ context.Context, r *verbs.ConnRequest) error { return r.Reject([]byte("no")) })
+	var reject *verbs.RejectError
+	switch {
+	case errors.Is(err, errInjected): // a Reject that failed among them: it has refused all the same
+		return err
+	case !errors.As(err, &reject):
+		return fmt.Errorf("not refused: %w", err)
+	case string(reject.PrivateData) != "no":
+		return fmt.Errorf("refused with %q", reject.PrivateData)
+	}
+	return nil
+}
+
+// dial connects qp of the client to the server, which answers.
+func (w *world) dial(qp *verbs.QP, answer func(context.Context, *verbs.ConnRequest) error) error {
 	l, err := w.devs[1].Listen(w.ctx, "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -178,7 +208,7 @@ func (w *world) connect(a, b *end) error {
 	defer cancel()
 	dialed := make(chan error, 1)
 	go func() { // ends with ctx, if not before
-		_, err := a.qp.Connect(ctx, l.Addr(), verbs.ConnParam{PrivateData: []byte("hello"), IRD: 4, ORD: 4})
+		_, err := qp.Connect(ctx, l.Addr(), verbs.ConnParam{PrivateData: []byte("hello"), IRD: 4, ORD: 4})
 		if err != nil {
 			cancel()
 		}
@@ -192,7 +222,7 @@ func (w *world) connect(a, b *end) error {
 		if string(r.PrivateData()) != "hello" {
 			return fmt.Errorf("private data %q", r.PrivateData())
 		}
-		return r.Accept(ctx, b.qp, verbs.ConnParam{IRD: 4, ORD: 4})
+		return answer(ctx, r)
 	}()
 	if err != nil {
 		cancel()
@@ -216,6 +246,9 @@ func (w *world) everything() error {
 		}
 	}
 	if err := w.connect(a, b); err != nil {
+		return err
+	}
+	if err := w.refused(a); err != nil {
 		return err
 	}
 	copy(a.mem[2000:], "payload")
@@ -301,6 +334,9 @@ func TestEveryCallFails(t *testing.T) {
 		switch err := w.everything(); {
 		case s.Fired() == 0:
 			require.NoError(t, err)
+			for _, op := range []verbstest.Op{verbstest.CallSetLimit, verbstest.CallReject} {
+				require.Positive(t, s.Calls(op), "%v is not among the calls that were failed", op)
+			}
 		case err != nil:
 			require.ErrorIs(t, err, errInjected)
 		}

@@ -21,7 +21,7 @@ var (
 	// here are too large to reach: TestLimitOfCgroup has one that is not.
 	skipsOfAll = []string{
 		"LimitsExhausted", "ScopedKeyInside", "ScopedKeyHoldsRegionAndQP", "ScopedKeyEndUnderWrites",
-		"ScopedKeyEndUnderReads", "ScopedKeyOfOtherQP", "ScopedKeyInvalidatedByPeer", "ScopedKeyManyTimes",
+		"ScopedKeyEndUnderReads", "ScopedKeyOfOtherQP", "ScopedKeyInvalidatedByPeer", "ScopedKeyInvalidatedWithPayload", "ScopedKeyManyTimes",
 		"ScopedKeyRefusals", "ScopedKeyBeforeStart", "ScopedKeyAcrossStart", "ScopedKeyAcrossEnd",
 		"ScopedKeyPastEnd", "ScopedKeyReadAcrossEnd", "ScopedKeyReadPastEnd", "ScopedKeyWriteWithoutRight",
 		"ScopedKeyReadWithoutRight",
@@ -33,11 +33,11 @@ var (
 			"WindowReadPastEnd", "WindowWriteWithoutRight", "WindowReadWithoutRight", "OutOfBandNotOffered",
 		}, skipsOfAll...),
 		"siw0": append([]string{
-			"ReadManySGEs", "ReceiverNotReadyForEver", "SolicitedEvents", "ReadWithoutRight", "ReadLocalKey",
+			"ReadManySGEs", "ReceiverNotReadyForEver", "SolicitedEvents", "SolicitedForms", "ReadWithoutRight", "ReadLocalKey",
 			"SendWithImmediate", "WriteWithImmediate", "FetchAdd", "CompareSwap", "AtomicsOfMany", "AtomicViolations",
 			"InvalidateOrdinaryKey", "WindowRebound", "WindowInvalidatedLocally", "WindowInside",
 			"WindowHoldsRegionAndQP", "WindowEndUnderWrites", "WindowEndUnderReads", "WindowOfOtherQP",
-			"WindowInvalidatedByPeer", "WindowManyTimes", "WindowRefusals", "WindowBeforeStart", "WindowAcrossStart",
+			"WindowInvalidatedByPeer", "WindowInvalidatedWithPayload", "WindowManyTimes", "WindowRefusals", "WindowBeforeStart", "WindowAcrossStart",
 			"WindowAcrossEnd", "WindowPastEnd", "WindowReadAcrossEnd", "WindowReadPastEnd", "WindowWriteWithoutRight",
 			"WindowReadWithoutRight", "OutOfBand", "OutOfBandManyTimes", "OutOfBandRefusals",
 			"OutOfBandWrongState", "OutOfBandPeerGone",

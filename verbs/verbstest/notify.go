@@ -18,6 +18,7 @@ var notifyTests = []subtest{
 	{"ChannelOfManyCQs", channelOfManyCQs},
 	{"ChannelWakeAndClose", channelWakeAndClose},
 	{"SolicitedEvents", solicitedEvents},
+	{"SolicitedForms", solicitedFormsOnly},
 	{"FailureIsSolicited", failureIsSolicited},
 	{"Upcalls", upcalls},
 }
@@ -231,6 +232,45 @@ func solicitedEvents(e *env) {
 		require.NoError(e, err)
 		require.Equal(e, p.b.rq.cq, cq)
 		receive(3*i + 2)
+	}
+}
+
+// solicitedForms are the messages that may be solicited, each with the opcode of
+// its receive.
+func (p pair) solicitedForms() map[verbs.Opcode]verbs.Opcode {
+	forms := map[verbs.Opcode]verbs.Opcode{driver.OpSend: driver.OpRecv}
+	if p.a.qp.Features().Imm {
+		forms[driver.OpSendWithImm], forms[driver.OpWriteWithImm] = driver.OpRecv, driver.OpRecvWriteImm
+	}
+	return forms
+}
+
+// solicitedFormsOnly arms for solicited completions, and gets none for each form of
+// message without the flag, and one with it.
+func solicitedFormsOnly(e *env) {
+	e.need(e.caps().Solicited, "the device does not tell solicited completions apart")
+	p := e.pair(pairOpts{})
+	src, dst := p.a.mem(8, 0), p.b.mem(8, accWrite)
+	for op, recv := range p.solicitedForms() {
+		for range e.short(20) {
+			p.b.postRecv(verbs.RecvWR{WRID: 1}, verbs.RecvWR{WRID: 2})
+			require.NoError(e, p.b.rq.cq.ReqNotify(true))
+			wr := signaled(1, op)
+			if op == driver.OpWriteWithImm {
+				wr = dst.to(signaled(1, op, src.sge(0, 8)), 0)
+			}
+			p.a.post(wr)
+			p.b.rq.spun(1, recv)
+			p.a.sq.spun(1, op)
+			p.b.rq.quiet()
+			wr.WRID, wr.Flags = 2, wr.Flags|driver.SendSolicited
+			p.a.post(wr)
+			cq, err := p.b.rq.ch.Wait(e.ctx)
+			require.NoError(e, err, "%v", op)
+			require.Equal(e, p.b.rq.cq, cq)
+			p.b.rq.spun(2, recv)
+			p.a.sq.spun(2, op)
+		}
 	}
 }
 

@@ -65,6 +65,7 @@ var windowTests = func() (tests []subtest) {
 		}{
 			{"Inside", grantInside}, {"HoldsRegionAndQP", grantHolds}, {"EndUnderWrites", grantEndUnderWrites},
 			{"EndUnderReads", grantEndUnderReads}, {"OfOtherQP", grantOfOtherQP}, {"InvalidatedByPeer", grantInvalidated},
+			{"InvalidatedWithPayload", grantInvalidatedWithPayload},
 			{"ManyTimes", grantManyTimes}, {"Refusals", grantRefusals},
 		} {
 			tests = append(tests, subtest{k.name + tt.name, func(e *env) {
@@ -249,6 +250,57 @@ func grantInvalidated(e *env, k grantKind) {
 	clear(src.b)
 	p.violated(&target{env: e, b: p.b, good: m, release: g.end}, g.at(m, signaled(1, driver.OpWrite, src.sge(0, 100)), grantOff), driver.StatusRemAccessErr, false)
 	require.NoError(e, untouched(m.b))
+}
+
+// grantInvalidatedWithPayload has the message that ends a grant carry something, in
+// every form that a SEND has.
+func grantInvalidatedWithPayload(e *env, k grantKind) {
+	const n = 48
+	o := pairOpts{}
+	if e.caps().Inline {
+		o.inline = min(e.caps().MaxInline, n)
+	}
+	p := e.pair(o)
+	e.need(p.a.qp.Features().SendInv, "the connection has no send with invalidate")
+	m, src, inbox := p.b.mem(4096, accBindable), p.a.mem(100_000, 0), p.b.mem(100_000, accLocal)
+	many := min(p.a.caps.MaxSGE, 4)
+	pieces := make([]verbs.SGE, many)
+	for i := range pieces {
+		pieces[i] = src.sge(i*1001, 1001)
+	}
+	for name, form := range map[string]struct {
+		sges  []verbs.SGE
+		n     int
+		flags driver.SendFlags
+		ok    bool
+	}{
+		"one SGE":            {[]verbs.SGE{src.sge(0, n)}, n, 0, true},
+		"long":               {[]verbs.SGE{src.sge(0, 100_000)}, 100_000, 0, true},
+		"many SGEs":          {pieces, many * 1001, 0, true},
+		"inline":             {[]verbs.SGE{src.sge(0, o.inline)}, o.inline, driver.SendInline, o.inline > 0},
+		"empty":              {nil, 0, 0, true},
+		"solicited, one SGE": {[]verbs.SGE{src.sge(0, n)}, n, driver.SendSolicited, true},
+	} {
+		if !form.ok {
+			continue
+		}
+		g := k.make(p.b, m, 0, 4096, driver.AccessRemoteWrite)
+		fill(src.b, uint64(form.n))
+		guardFill(inbox.b)
+		p.b.postRecv(verbs.RecvWR{WRID: 3, SGEs: []verbs.SGE{inbox.sge(0, 100_000)}})
+		inv := signaled(2, driver.OpSendWithInv, form.sges...)
+		inv.Flags |= form.flags
+		inv.InvalidateRKey = g.rkey
+		p.a.post(inv)
+		p.a.sq.good(2, driver.OpSendWithInv)
+		wc := p.b.rq.good(3, driver.OpRecv)
+		require.True(e, wc.HasInv, name)
+		require.Equal(e, g.rkey, wc.InvalidatedRKey, name)
+		require.EqualValues(e, form.n, wc.ByteLen, name)
+		require.NoError(e, isPattern(inbox.b[:form.n], uint64(form.n)), name)
+		require.NoError(e, untouched(inbox.b[form.n:]), name)
+		require.NoError(e, g.end(), name)
+	}
 }
 
 // grantManyTimes grants, lets the peer write, and revokes, again and again: a

@@ -1,11 +1,17 @@
 // Command exchange is one of two entities that send each other messages over a
-// lossless session, whatever happens to the path between them. Each checks that
-// the other's messages come once, in order, and unchanged; it ends when it has
-// got them all and the other has got its own, and fails if that takes too long or
-// if something is left at the end.
+// lossless session, whatever happens to the path between them, and, if asked, call
+// each other meanwhile and cut connections themselves. Each checks that the
+// other's messages and calls come once, in order, and unchanged, and that its own
+// calls are answered; it ends when it has got all of that and the other has got its
+// own, and fails if that takes too long or if something is left at the end.
 //
 //	exchange -device rxe0 -addr rdma://10.8.0.1:7501 -accept
 //	exchange -device rxe0 -addr rdma://10.8.0.2:7501 -peer rdma://10.8.0.1:7501
+//
+// The adapter in software talks to an iWARP device of the kernel at rdma:// too:
+//
+//	exchange -device iwarp -addr rdma://10.9.0.1:7601 -accept
+//	exchange -device siw0 -addr rdma://10.9.0.1:7602 -peer rdma://10.9.0.1:7601
 package main
 
 import (
@@ -37,6 +43,8 @@ type options struct {
 	peer   string // empty: accept
 	n      int
 	size   int
+	calls  int
+	cut    int // one in so many frames ends a connection; 0: none
 	seed   uint64
 	limit  time.Duration
 	report func(string) // may be nil
@@ -51,6 +59,8 @@ func main() {
 	flag.StringVar(&o.peer, "peer", "", "where the other listens")
 	flag.IntVar(&o.n, "n", 1000, "messages in each direction")
 	flag.IntVar(&o.size, "size", 256<<10, "largest payload, bytes")
+	flag.IntVar(&o.calls, "calls", 0, "calls in each direction, one after the other, beside the messages")
+	flag.IntVar(&o.cut, "cut", 0, "cut the connection at one in so many frames, 0: never")
 	flag.Uint64Var(&o.seed, "seed", rand.Uint64(), "of the sizes and contents")
 	flag.DurationVar(&o.limit, "limit", 2*time.Minute, "time for it all")
 	flag.Parse()
@@ -69,6 +79,7 @@ func main() {
 const (
 	typeData = 1 // front: index, CRC32C
 	typeEnd  = 2 // the sender has got everything
+	typeCall = 3 // as typeData; its answer has the same front, with the CRC32C of what came
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -83,6 +94,7 @@ type party struct {
 	conn    *messenger.Connection
 	met     chan struct{} // closed when conn is set
 	got     int
+	called  int
 	gotAll  chan struct{}
 	ended   chan struct{} // the other has got everything
 	isEnded bool
@@ -109,33 +121,58 @@ func (p *party) HandleRemoteReset(*messenger.Connection) {
 	p.stop(errors.New("the other has lost the session"))
 }
 
-func (p *party) Dispatch(_ context.Context, m *messenger.Message) bool {
+func (p *party) Dispatch(ctx context.Context, m *messenger.Message) bool {
 	defer m.Release()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if m.Type == typeEnd {
-		if !p.isEnded {
-			p.isEnded = true
-			close(p.ended)
+	answer, err := p.take(m)
+	if err == nil && answer != nil {
+		if err = m.Reply(ctx, answer); err != nil {
+			answer.Release()
+			err = fmt.Errorf("answer: %w", err)
 		}
-		return true
 	}
-	if err := p.check(m); err != nil {
+	if err != nil {
 		p.stop(err)
-		return true
-	}
-	if p.got++; p.got == p.n {
-		close(p.gotAll)
 	}
 	return true
 }
 
-func (p *party) check(m *messenger.Message) error {
-	if m.Type != typeData || len(m.Front) != 12 {
+// take takes note of a message and returns the answer of a call.
+func (p *party) take(m *messenger.Message) (answer *messenger.Message, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch m.Type {
+	case typeEnd:
+		if !p.isEnded {
+			p.isEnded = true
+			close(p.ended)
+		}
+	case typeData:
+		if err := check(m, p.got); err != nil {
+			return nil, err
+		}
+		if p.got++; p.got == p.n {
+			close(p.gotAll)
+		}
+	case typeCall:
+		if err := check(m, p.called); err != nil {
+			return nil, fmt.Errorf("call: %w", err)
+		}
+		p.called++
+		answer = messenger.NewMessage(typeCall)
+		answer.Front = append(answer.Front, m.Front...)
+	default:
+		return nil, fmt.Errorf("a message of type %d", m.Type)
+	}
+	return answer, nil
+}
+
+// check holds a message against what its front says, and against its place.
+func check(m *messenger.Message, place int) error {
+	if len(m.Front) != frontLen {
 		return fmt.Errorf("a message of type %d with a front of %d bytes", m.Type, len(m.Front))
 	}
-	if i := binary.LittleEndian.Uint64(m.Front); i != uint64(p.got) {
-		return fmt.Errorf("message %d came as number %d", i, p.got)
+	if i := binary.LittleEndian.Uint64(m.Front); i != uint64(place) {
+		return fmt.Errorf("message %d came as number %d", i, place)
 	}
 	sum := uint32(0)
 	if m.Data != nil {
@@ -144,7 +181,7 @@ func (p *party) check(m *messenger.Message) error {
 		}
 	}
 	if want := binary.LittleEndian.Uint32(m.Front[8:]); sum != want {
-		return fmt.Errorf("message %d: CRC 0x%08x, sent was 0x%08x", p.got, sum, want)
+		return fmt.Errorf("message %d: CRC 0x%08x, sent was 0x%08x", place, sum, want)
 	}
 	return nil
 }
@@ -171,6 +208,9 @@ func exchange(o options) (err error) {
 	}
 	if o.peer == "" {
 		cfg.Name.Num = 0
+	}
+	if o.cut > 0 {
+		cfg.Inject = &messenger.Inject{Seed: o.seed, SocketFailures: o.cut}
 	}
 	if dev != nil {
 		cfg.Transports = []messenger.Transport{{Scheme: scheme, Open: func(c conn.Config) (*conn.Endpoint, error) {
@@ -233,9 +273,17 @@ func (p *party) run(ctx context.Context, m *messenger.Messenger, arena *buffer.A
 		return ctx.Err()
 	}
 	begin := time.Now()
-	bytes, err := p.send(ctx, arena, o)
+	called := make(chan error, 1)
+	go func() { called <- p.call(ctx, newSource(arena, o, 2), o.calls) }() // ends with the calls, or with ctx
+	bytes, err := p.send(ctx, newSource(arena, o, 1), o.n)
 	if err != nil {
-		return fmt.Errorf("send: %w", err)
+		p.stop(err)
+	}
+	if cerr := <-called; err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
 	}
 	for _, ch := range []chan struct{}{p.gotAll, p.ended} {
 		select {
@@ -253,57 +301,105 @@ func (p *party) run(ctx context.Context, m *messenger.Messenger, arena *buffer.A
 	}
 	if o.report != nil {
 		st := m.Stats()
-		o.report(fmt.Sprintf("%d messages each way, %d bytes sent, in %v; connections made again %d, messages sent again %d, duplicates dropped %d",
-			o.n, bytes, time.Since(begin).Round(time.Millisecond), st.Reconnects, st.Replayed, st.Duplicates))
+		o.report(fmt.Sprintf("%d messages and %d calls each way, %d bytes sent, in %v; connections made again %d, messages sent again %d, duplicates dropped %d",
+			o.n, o.calls, bytes, time.Since(begin).Round(time.Millisecond), st.Reconnects, st.Replayed, st.Duplicates))
 	}
 	return nil
 }
 
-// send sends messages of log-uniform size.
-func (p *party) send(ctx context.Context, arena *buffer.Arena, o options) (bytes int64, err error) {
-	rng := rand.New(rand.NewPCG(o.seed, 1))
-	owner := arena.Owner("exchange", 0)
-	noise := make([]byte, o.size+256)
-	for i := range noise {
-		noise[i] = byte(rng.Uint32())
+// frontLen is the front of a message: index and CRC32C of the data.
+const frontLen = 12
+
+// source makes messages of log-uniform size.
+type source struct {
+	arena *buffer.Arena
+	owner buffer.Owner
+	rng   *rand.Rand
+	size  int
+	noise []byte
+}
+
+func newSource(arena *buffer.Arena, o options, stream uint64) *source {
+	s := &source{
+		arena: arena, owner: arena.Owner("exchange", 0), rng: rand.New(rand.NewPCG(o.seed, stream)),
+		size: o.size, noise: make([]byte, o.size+256),
 	}
-	for i := range o.n {
-		size := int(math.Exp(rng.Float64()*math.Log(float64(o.size+1)))) - 1
-		m := messenger.NewMessage(typeData)
-		m.Front = binary.LittleEndian.AppendUint64(m.Front, uint64(i))
-		at := rng.IntN(256)
-		m.Front = binary.LittleEndian.AppendUint32(m.Front, crc32.Checksum(noise[at:at+size], castagnoli))
-		if size > 0 {
-			if m.Data, err = arena.GetList(ctx, int64(size), owner); err != nil {
-				m.Release()
-				return bytes, err
-			}
-			for s := range m.Data.Segments() {
-				b := m.Data.At(s).Bytes()
-				at += copy(b, noise[at:at+len(b)])
-			}
+	for i := range s.noise {
+		s.noise[i] = byte(s.rng.Uint32())
+	}
+	return s
+}
+
+// message makes message i of a type.
+func (s *source) message(ctx context.Context, typ uint16, i int) (m *messenger.Message, size int, err error) {
+	size = int(math.Exp(s.rng.Float64()*math.Log(float64(s.size+1)))) - 1
+	m = messenger.NewMessage(typ)
+	m.Front = binary.LittleEndian.AppendUint64(m.Front, uint64(i))
+	at := s.rng.IntN(256)
+	m.Front = binary.LittleEndian.AppendUint32(m.Front, crc32.Checksum(s.noise[at:at+size], castagnoli))
+	if size > 0 {
+		if m.Data, err = s.arena.GetList(ctx, int64(size), s.owner); err != nil {
+			m.Release()
+			return nil, 0, err
+		}
+		for k := range m.Data.Segments() {
+			b := m.Data.At(k).Bytes()
+			at += copy(b, s.noise[at:at+len(b)])
+		}
+	}
+	return m, size, nil
+}
+
+// send sends n messages.
+func (p *party) send(ctx context.Context, s *source, n int) (bytes int64, err error) {
+	for i := range n {
+		m, size, err := s.message(ctx, typeData, i)
+		if err != nil {
+			return bytes, fmt.Errorf("message %d: %w", i, err)
 		}
 		if err := p.conn.Send(ctx, m); err != nil {
 			m.Release()
-			return bytes, fmt.Errorf("message %d: %w", i, err)
+			return bytes, fmt.Errorf("send message %d: %w", i, err)
 		}
 		bytes += int64(size)
 	}
 	return bytes, nil
 }
 
+// call makes n calls, one after the other.
+func (p *party) call(ctx context.Context, s *source, n int) error {
+	for i := range n {
+		m, _, err := s.message(ctx, typeCall, i)
+		if err != nil {
+			return fmt.Errorf("call %d: %w", i, err)
+		}
+		front := append([]byte(nil), m.Front...)
+		r, err := p.conn.Call(ctx, m)
+		if err != nil {
+			m.Release()
+			return fmt.Errorf("call %d: %w", i, err)
+		}
+		same := string(r.Front) == string(front)
+		r.Release()
+		if !same {
+			return fmt.Errorf("call %d got the answer of another", i)
+		}
+	}
+	return nil
+}
+
 // open opens the device; nil is none.
 func open(o options) (*verbs.Device, string, error) {
-	switch o.device {
-	case "tcp":
+	if o.device == "tcp" {
 		return nil, messenger.SchemeTCP, nil
-	case "iwarp":
-		d, err := iwarp.Open(iwarp.Config{})
-		return d, messenger.SchemeIWARP, err
 	}
 	addrs, err := messenger.ParseAddrs(o.addr)
 	if err != nil {
 		return nil, "", err
+	}
+	if o.device == "iwarp" {
+		d, err := iwarp.Open(iwarp.Config{})
+		return d, addrs[0].Scheme(), err // that of the devices of the kernel, where it is to talk to one
 	}
 	host, _, err := net.SplitHostPort(addrs[0].HostPort())
 	if err != nil {

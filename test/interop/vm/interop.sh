@@ -68,6 +68,18 @@ rping_server() {
 	done
 }
 
+# exchange ACCEPTS DIALS lets messengers on two devices send each other messages and calls over a lossless session, while
+# both cut their connections.
+exchange() {
+	local first status=0 args=(-n 300 -size 65536 -calls 40 -cut 100 -limit 4m)
+	"$bin"/exchange -device "$1" -addr "rdma://$guest_addr:7601" -accept "${args[@]}" &
+	first=$!
+	"$bin"/exchange -device "$2" -addr "rdma://$guest_addr:7602" -peer "rdma://$guest_addr:7601" "${args[@]}" || status=$?
+	[[ $status -eq 0 ]] || kill "$first"
+	ended "$first" 60 || status=$?
+	return "$status"
+}
+
 # gid_index DEVICE prints the entry of the GID table that has the guest's address.
 gid_index() {
 	local file hex

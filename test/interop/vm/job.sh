@@ -64,6 +64,8 @@ for type in $devices; do
 	if [[ $type = siw ]]; then
 		step "$type/rping: our client, adapter in software" rping_client iwarp
 		step "$type/rping: our server, adapter in software" rping_server iwarp
+		report "$type/exchange, the adapter in software dials" exchange "${type}0" iwarp
+		report "$type/exchange, the adapter in software accepts" exchange iwarp "${type}0"
 	fi
 	[[ $type != rxe ]] || step "$type/pingpong, out of band" pingpong "${type}0"
 	report "$type/memlock" memlock "$type"

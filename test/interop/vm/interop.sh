@@ -39,32 +39,45 @@ rping_pair() {
 	ended "$server" 20 && return "$status"
 }
 
+# Sizes, from the smallest that rping takes to the largest, and counts.
+rping_cases=("26 1" "64 7" "1000 20" "65535 3")
+
+# same_pings COUNT SERVER CLIENT is true if both logs, which -v made, show the same COUNT pings.
+same_pings() {
+	[[ $(grep -c '^ping data: rdma-ping-' "$3") -eq $1 ]] || { echo "not $1 pings:"; cut -c 1-100 "$3"; return 1; }
+	diff <(sed -n 's/^server ping data: //p' "$2" | cut -c 1-100) <(sed -n 's/^ping data: //p' "$3" | cut -c 1-100)
+}
+
 # rping_client DEVICE runs our client on DEVICE against the rping of rdmacm-utils.
 rping_client() {
-	local size server status=0
-	for size in 64 1000 65535; do
-		timeout 60 rping -s -a "$guest_addr" -C 7 -S $size -V &
+	local case size count server status=0 log=/run/tmp/rping
+	for case in "${rping_cases[@]}"; do
+		read -r size count <<<"$case"
+		timeout 60 rping -s -a "$guest_addr" -C "$count" -S "$size" -V -v >$log.server &
 		server=$!
 		until_ listening
-		"$bin"/rping -c -a "$guest_addr" -C 7 -S $size -V -device "$1" -local "$guest_addr" || status=$?
+		"$bin"/rping -c -a "$guest_addr" -C "$count" -S "$size" -V -v -device "$1" -local "$guest_addr" >$log.client || status=$?
 		[[ $status -eq 0 ]] || kill "$server"
 		ended "$server" 20 || status=$?
 		[[ $status -eq 0 ]] || return "$status"
+		same_pings "$count" $log.server $log.client || return 1
 	done
 }
 
 # rping_server DEVICE runs our server on DEVICE against the rping of rdmacm-utils.
 rping_server() {
-	local size server status=0
-	for size in 64 1000 65535; do
-		rm -f /run/tmp/rping.ready
-		"$bin"/rping -s -a "$guest_addr" -C 7 -S $size -V -device "$1" -local "$guest_addr" -ready /run/tmp/rping.ready &
+	local case size count server status=0 log=/run/tmp/rping
+	for case in "${rping_cases[@]}"; do
+		read -r size count <<<"$case"
+		rm -f $log.ready
+		"$bin"/rping -s -a "$guest_addr" -C "$count" -S "$size" -V -v -device "$1" -local "$guest_addr" -ready $log.ready >$log.server &
 		server=$!
-		until_ test -e /run/tmp/rping.ready
-		timeout 60 rping -c -a "$guest_addr" -C 7 -S $size -V || status=$?
+		until_ test -e $log.ready
+		timeout 60 rping -c -a "$guest_addr" -C "$count" -S "$size" -V -v >$log.client || status=$?
 		[[ $status -eq 0 ]] || kill "$server"
 		ended "$server" 20 || status=$?
 		[[ $status -eq 0 ]] || return "$status"
+		same_pings "$count" $log.server $log.client || return 1
 	done
 }
 
@@ -155,8 +168,8 @@ no_device() {
 # filled DIR is true once there are some MiB in a directory.
 filled() { [[ $(du -sk "$1" | cut -f 1) -gt 4096 ]]; }
 
-# removed TYPE: the device goes while a node serves and a client puts. Client and node end with errors, in time, and the
-# kernel gets rid of the device.
+# removed TYPE: the device goes while a node serves and a client puts. The client ends with an error that says so, in time;
+# the node says so, lives, and ends when it is told to; and the kernel gets rid of the device.
 removed() {
 	local node client deleting status=0 log=/run/tmp/removed
 	rm -rf $log $log.data
@@ -171,12 +184,15 @@ removed() {
 	deleting=$!
 	ended "$client" 40 || status=$?
 	cat $log.client
-	[[ $status -ne 0 && $status -ne 124 ]] || { echo "the client: status $status"; return 1; }
+	[[ $status -eq 1 ]] || { echo "the client: status $status"; return 1; }
+	says $log.client "storage-node: error: " "device lost" || return 1
+	until_ says $log "device lost: it was removed or has failed" >/dev/null || { cat $log; echo "the node does not say it"; return 1; }
+	kill -0 "$node" || { cat $log; echo "the node has died"; return 1; }
 	kill -TERM "$node"
 	status=0
 	ended "$node" 20 || status=$?
 	cat $log
-	[[ $status -ne 124 ]] || return 1
+	[[ $status -le 1 ]] || { echo "the node: status $status"; return 1; }
 	! grep -q 'panic\|goroutine ' $log $log.client || return 1
 	ended "$deleting" 30
 }

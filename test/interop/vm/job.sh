@@ -48,6 +48,7 @@ delivery() {
 }
 
 network_up
+echo 8 >/proc/sys/vm/nr_hugepages # of 2 MiB, for the tests that want some
 for type in $devices; do
 	until=$((SECONDS + 300)) # where the run is not strict
 	export ARGONAUT_KILL_ROUNDS=2 ARGONAUT_FAULT_STRIDE=7

@@ -44,7 +44,7 @@ bench: ## throughput and latency as ratios to raw TCP
 	cd test/bench && $(GO) run .
 
 .PHONY: test-vm
-test-vm: ## rxe and siw in a QEMU guest (root, Debian)
+test-vm: ## rxe and siw in a QEMU guest, and in two that a network joins (root, Debian)
 	test/interop/vm/run
 
 .PHONY: test-pair

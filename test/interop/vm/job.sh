@@ -76,7 +76,7 @@ for type in $devices; do
 	done
 	report "$type/delivery" delivery
 	report "$type/waves" timeout 300 "$bin/waves" -device "${type}0" -addr "$guest_addr"
-	report "$type/perf" timeout 120 "$bin/perf" -device "${type}0" -addr "$guest_addr" -short -runs 1
+	report "$type/perf" timeout 180 "$bin/perf" -device "${type}0" -addr "$guest_addr" -short -runs 1
 	report "$type/removed" removed "$type" # and added again, to be deleted in peace
 	[[ $(rdma link show) == *"${type}0"* ]] || device_add "$type"
 	always step "$type/delete" device_delete "$type"

@@ -40,6 +40,7 @@ func (l *link) receive(h *msgr2.Header, m *Message) {
 		l.receiveLast(h, m)
 		return
 	}
+	last := c.session.InSeq
 	v := c.session.Receive(h.Seq, h.AckSeq)
 	acked := c.acked(&batch)
 	ackNow := v != session.Duplicate && c.received(size)
@@ -57,6 +58,7 @@ func (l *link) receive(h *msgr2.Header, m *Message) {
 		return
 	case session.Skipped:
 		n.skipped.Add(1)
+		c.logGap(l, last, h.Seq)
 		c.m.inject.unexpected("skipped message", c)
 	}
 	n.received.Add(1)
@@ -69,6 +71,20 @@ func (l *link) receive(h *msgr2.Header, m *Message) {
 		return
 	}
 	c.dispatch(m, l.own != 0, l.own&featureRefusals != 0)
+}
+
+// gapLogPause is the least time between two lines about gaps, of all peers.
+const gapLogPause = time.Second
+
+// logGap says that numbers are missing between last and seq.
+func (c *Connection) logGap(l *link, last, seq uint64) {
+	now, before := c.m.clock(), c.m.gapLogged.Load()
+	if before != 0 && now-before < int64(gapLogPause) || !c.m.gapLogged.CompareAndSwap(before, now) {
+		return
+	}
+	c.m.log.Warn("numbers of received messages are missing: pulls, pushes, and messages that turned out to be too large, "+
+		"are not sent again after a reconnect; without one the peer has lost messages",
+		"peer", c.peerName(), "remote", l.remote, "after", last, "next", seq, "gaps", c.m.n.skipped.Load())
 }
 
 // receiveLast is receive while shutting down, or when the link is about to end: replies to calls under way still

@@ -3,6 +3,8 @@ package messenger
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -56,5 +58,40 @@ func TestNothingFollowsALostFrame(t *testing.T) {
 		l.ended = false
 		l.mu.Unlock()
 		l.fail("test", errInjected) // which it would have gone on with
+	})
+}
+
+// A gap in the numbers of messages is counted each time, and logged now and then.
+func TestGapsAreLogged(t *testing.T) {
+	carriers(t, func(t *testing.T, scheme string) {
+		var lines syncSlice[string]
+		got := make(chan struct{}, 8)
+		p := newPair(t, scheme, Config{Logger: newLogger(&lines)}, Config{}, &handler{fast: func(m *Message) bool {
+			m.Release()
+			got <- struct{}{}
+			return true
+		}}, nil)
+		for range 3 {
+			p.c.mu.Lock()
+			p.c.session.OutSeq += 5
+			p.c.mu.Unlock()
+			require.NoError(t, p.c.Send(soon(t), NewMessage(1)))
+			receiveOne(t, got, "message")
+		}
+		require.EqualValues(t, 3, p.server.Stats().Skipped)
+		gaps := slices.DeleteFunc(lines.all(), func(s string) bool { return !strings.Contains(s, "numbers of received messages are missing") })
+		require.NotEmpty(t, gaps)
+		require.Contains(t, gaps[0], "after=0 next=6 gaps=1")
+		require.Contains(t, gaps[0], "level=WARN")
+		if p.server.clock() < int64(gapLogPause) {
+			require.Len(t, gaps, 1)
+		}
+		p.server.gapLogged.Store(-int64(gapLogPause)) // long ago
+		p.c.mu.Lock()
+		p.c.session.OutSeq++
+		p.c.mu.Unlock()
+		require.NoError(t, p.c.Send(soon(t), NewMessage(1)))
+		receiveOne(t, got, "message")
+		require.Equal(t, len(gaps)+1, strings.Count(lines.String(), "numbers of received messages are missing"))
 	})
 }

@@ -53,6 +53,7 @@ type Messenger struct {
 	closing             atomic.Bool
 	draining            atomic.Bool // see Drain
 	started             time.Time
+	gapLogged           atomic.Int64 // when a gap was last logged, by clock
 	ticked              atomic.Int64 // when the ticker has run, nanoseconds after started
 
 	mu          sync.Mutex

@@ -453,6 +453,16 @@ func (c *Connection) Stats() ConnStats {
 	return s
 }
 
+// undispatched is how many received messages wait for Dispatch, and for how long
+// the first of them has.
+func (c *Connection) undispatched() (n int, oldest time.Duration) {
+	n, since := c.strand.waiting()
+	if since != 0 {
+		oldest = time.Duration(c.m.clock() - since)
+	}
+	return n, oldest
+}
+
 // stats is Stats without the grants, and the transport that has them, or nil.
 func (c *Connection) stats() (s ConnStats, t transport) {
 	c.mu.Lock()
@@ -460,10 +470,11 @@ func (c *Connection) stats() (s ConnStats, t transport) {
 	s = ConnStats{
 		State: c.state(), QueuedMessages: c.queue.messages, QueuedBytes: c.queue.bytes,
 		UnackedMessages: c.sent.n + c.replay.n, UnackedBytes: c.kept,
-		Undispatched: c.strand.len(), OutSeq: c.session.OutSeq, InSeq: c.session.InSeq,
+		OutSeq: c.session.OutSeq, InSeq: c.session.InSeq,
 		Undelivered: c.givenUp, Reconnects: c.reconnects, RemoteResets: c.resets,
 		LastKeepalive: c.lastKeepalive(), LastKeepaliveAck: c.lastKeepaliveAck(),
 	}
+	s.Undispatched, s.OldestUndispatched = c.undispatched()
 	if t := c.queue.oldest(); !t.IsZero() {
 		s.OldestQueued = time.Since(t)
 	}

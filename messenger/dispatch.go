@@ -70,7 +70,7 @@ func (l *link) receive(h *msgr2.Header, m *Message) {
 		l.receiveOwn(m)
 		return
 	}
-	c.dispatch(m, l.own != 0, l.own&featureRefusals != 0)
+	c.dispatch(m, l.lastReceived.Load(), l.own != 0, l.own&featureRefusals != 0)
 }
 
 // gapLogPause is the least time between two lines about gaps, of all peers.
@@ -148,8 +148,9 @@ func (c *Connection) acknowledge() {
 }
 
 // dispatch hands m to the call that it answers, to a fast dispatcher, or to the
-// strand. flagged: the peer marks replies; told: it knows refusals.
-func (c *Connection) dispatch(m *Message, flagged, told bool) {
+// strand. since is when it came, by Messenger.clock; flagged: the peer marks
+// replies; told: it knows refusals.
+func (c *Connection) dispatch(m *Message, since int64, flagged, told bool) {
 	isReply := m.flags&flagReply != 0 || (!flagged && m.TID != 0)
 	c.hold(m)
 	if isReply && c.replied(m) {
@@ -178,7 +179,7 @@ func (c *Connection) dispatch(m *Message, flagged, told bool) {
 		c.m.n.fast.Add(1)
 		return
 	}
-	c.strand.push(event{kind: eventMessage, m: m})
+	c.strand.push(event{kind: eventMessage, m: m, since: since})
 }
 
 // fastDispatch asks the dispatchers in order. A panic ends the connection.
@@ -350,6 +351,6 @@ func (c *Connection) deliverLocally(m *Message, p purpose) (bool, error) {
 	c.mu.Unlock()
 	c.m.n.sent.Add(1)
 	c.m.n.received.Add(1)
-	c.dispatch(m, true, true)
+	c.dispatch(m, c.m.clock(), true, true)
 	return true, nil
 }

@@ -478,7 +478,11 @@ func (m *Messenger) Stats() Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s.HalfOpen = m.halfOpen.n
+	s.Undispatched, s.OldestUndispatched = m.loop.undispatched()
 	for c := range m.connections {
+		n, oldest := c.undispatched()
+		s.Undispatched += n
+		s.OldestUndispatched = max(s.OldestUndispatched, oldest)
 		switch c.State() {
 		case StateConnecting:
 			s.Connecting++

@@ -39,6 +39,9 @@ func (r *ring[T]) peek() *T {
 	return &r.buf[r.head]
 }
 
+// at is the i-th from the head.
+func (r *ring[T]) at(i int) *T { return &r.buf[(r.head+i)%len(r.buf)] }
+
 // entryKind is what an entry of the send queue is.
 type entryKind uint8
 

@@ -77,6 +77,11 @@ type Stats struct {
 	ThrottleWaits uint64
 	// DispatchBytes is what is taken of Config.DispatchBytes now.
 	DispatchBytes int64
+	// Undispatched and OldestUndispatched are those of ConnStats: the sum over the
+	// connections that there are, the Loopback included, and the longest (Ceph:
+	// get_dispatch_queue_len, get_dispatch_queue_max_age).
+	Undispatched       int
+	OldestUndispatched time.Duration
 	// StrandOverflows counts strands that ran outside of the pool, because a
 	// worker that had just finished was not yet back in it.
 	StrandOverflows uint64
@@ -98,9 +103,12 @@ type ConnStats struct {
 	// Reconnects counts transports after the first, RemoteResets how often the
 	// peer has lost the session.
 	Reconnects, RemoteResets uint64
-	// Undispatched is how many received messages wait for Dispatch.
-	Undispatched  int
-	OutSeq, InSeq uint64
+	// Undispatched is how many received messages wait for Dispatch (or events for
+	// the other methods of Dispatcher), OldestUndispatched for how long the first
+	// message among them has.
+	Undispatched       int
+	OldestUndispatched time.Duration
+	OutSeq, InSeq      uint64
 	// Undelivered counts messages that Send or Call had taken and that were given
 	// up: queued, or sent and not acknowledged, when the session was over
 	// (MarkDown, a fault of a lossy one) or was lost by the peer, or too large for

@@ -37,8 +37,9 @@ const (
 )
 
 type event struct {
-	kind eventKind
-	m    *Message
+	kind  eventKind
+	m     *Message
+	since int64 // when m came, by Messenger.clock
 }
 
 // push adds an event. It does not block.
@@ -53,10 +54,18 @@ func (s *strand) push(e event) {
 	}
 }
 
-func (s *strand) len() int {
+// waiting is how many events wait, and since when the first message among them
+// does, 0 for none.
+func (s *strand) waiting() (n int, since int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.events.n
+	for i := range s.events.n {
+		if e := s.events.at(i); e.m != nil {
+			since = e.since
+			break
+		}
+	}
+	return s.events.n, since
 }
 
 // burst handles some events; true: there are more.

@@ -92,6 +92,10 @@ var messengerTable = []metric[messenger.Stats]{
 		func(s *messenger.Stats) float64 { return float64(s.ThrottleWaits) }),
 	gauge("argonaut_messenger_dispatch_bytes", "What is taken of DispatchBytes.",
 		func(s *messenger.Stats) float64 { return float64(s.DispatchBytes) }),
+	gauge("argonaut_messenger_undispatched_messages", "Received messages, and events, that wait for a dispatcher (Ceph: get_dispatch_queue_len).",
+		func(s *messenger.Stats) float64 { return float64(s.Undispatched) }),
+	gauge("argonaut_messenger_oldest_undispatched_seconds", "How long the message that has waited longest has (Ceph: get_dispatch_queue_max_age).",
+		func(s *messenger.Stats) float64 { return s.OldestUndispatched.Seconds() }),
 	counter("argonaut_messenger_strand_overflows_total", "Strands that ran outside of the pool.",
 		func(s *messenger.Stats) float64 { return float64(s.StrandOverflows) }),
 }

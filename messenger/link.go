@@ -94,9 +94,11 @@ type link struct {
 	// Messenger.clock; 0: none does.
 	sending atomic.Int64
 
-	// The ticker's: when it sent the last keepalive, and how far data had come.
-	asked time.Time
+	// The ticker's: when it sent the last keepalive, by Messenger.clock, 0 for
+	// never; how far data had come, and the number of the last message sent.
+	asked int64
 	moved uint64
+	sent  uint64
 
 	// The reader's: the goroutine of a stream, the poller of a queue pair.
 	hs    *handshake

@@ -76,6 +76,22 @@ func (l *link) lookForProgress() {
 	l.moved = moved
 }
 
+// lookForUse counts as use what has been sent: what was received has been counted
+// when it was.
+func (l *link) lookForUse() {
+	c := l.owner.Load()
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	sent, ours := c.session.OutSeq, c.link == l
+	c.mu.Unlock()
+	if ours && sent != l.sent {
+		l.sent = sent
+		l.lastUsed.Store(l.m.clock())
+	}
+}
+
 func (l *link) tick(now time.Time) {
 	cfg := &l.m.cfg
 	if l.stalled(now) {
@@ -83,12 +99,16 @@ func (l *link) tick(now time.Time) {
 		return
 	}
 	l.lookForProgress()
+	l.lookForUse()
 	l.mu.Lock()
 	t := session.Times{
 		Made: l.since, Received: l.m.at(l.lastReceived.Load()), Used: l.m.at(l.lastUsed.Load()),
-		Asked: l.asked, Ready: l.isOpen, Holding: l.holding.Load(),
+		Ready: l.isOpen, Holding: l.holding.Load(),
 	}
 	l.mu.Unlock()
+	if l.asked != 0 {
+		t.Asked = l.m.at(l.asked)
+	}
 	limits := session.Limits{
 		Idle: max(0, cfg.IdleTimeout), Keepalive: max(0, cfg.KeepaliveInterval), Silence: max(0, cfg.KeepaliveTimeout),
 	}
@@ -105,7 +125,7 @@ func (l *link) tick(now time.Time) {
 	case session.Silent:
 		l.fail("keepalive", fmt.Errorf("%w: no sign of life for %v", ErrTimeout, cfg.KeepaliveTimeout))
 	case session.Ask:
-		l.asked = now
+		l.asked = int64(now.Sub(l.m.started))
 		if c := l.owner.Load(); c != nil {
 			c.sendControl(entry{kind: entryKeepalive, since: now})
 		}

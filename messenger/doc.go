@@ -38,7 +38,8 @@
 // frames are protected afterwards: ModeCRC against accidents, ModeSecure against
 // attackers; the server decides, and nobody on the way can change what was
 // negotiated. After a keyed method a peer is the entity that it says it is, and
-// gets no session of another. In ModeSecure payload is sealed into memory of its
+// gets no session of another, nor goes on with one of another that we had with it.
+// What else a method knows of a peer is Connection.Identity. In ModeSecure payload is sealed into memory of its
 // own: on a stream off the arena, on RDMA in the arena, as much again as the
 // message being sent has; grants work in frames.
 //
@@ -81,8 +82,9 @@
 //   - One per session that connects, while it does: it dials, runs the handshake
 //     of a stream, and waits out pauses.
 //   - One per stream transport: it runs the handshake of one that was accepted,
-//     then reads. It ends with the transport. FastDispatch runs here. All reading
-//     of RDMA, and its handshakes, run on the pollers of package conn.
+//     then reads. It ends with the transport. FastDispatch and FastHandler run
+//     here. All reading of RDMA, and its handshakes, run on the pollers of package
+//     conn.
 //   - One per connection that has something queued: it sends until the queue is
 //     empty. On RDMA it exists only when a message could not be sent by its
 //     caller at once.

@@ -9,6 +9,7 @@ package cverbs
 import "C"
 
 import (
+	"errors"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -51,10 +52,12 @@ func errnoOf(rc C.int, errno error) error {
 	}
 }
 
-// fallback stands in for an errno that the library did not set.
+// ErrUnknown stands for an errno that the library did not set.
+var ErrUnknown = errors.New("the library gives no reason")
+
 func fallback(errno error) error {
 	if errno == nil {
-		return unix.EIO
+		return ErrUnknown
 	}
 	return errno
 }

@@ -100,6 +100,25 @@ type party struct {
 	isEnded bool
 }
 
+// cutter ends the transport with one in o.cut messages that come, until the last
+// has: whoever has everything leaves, and can not be asked any more whether it has
+// what was cut off on the way.
+func (p *party) cutter(o options) func(messenger.Step) error {
+	var mu sync.Mutex
+	rng := rand.New(rand.NewPCG(o.seed, 3))
+	return func(s messenger.Step) error {
+		mu.Lock()
+		defer mu.Unlock()
+		p.mu.Lock()
+		ended := p.isEnded
+		p.mu.Unlock()
+		if s.Frame == "MESSAGE" && !ended && rng.IntN(o.cut) == 0 {
+			return errors.New("cut on purpose")
+		}
+		return nil
+	}
+}
+
 func (p *party) HandleAccept(c *messenger.Connection) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -209,8 +228,12 @@ func exchange(o options) (err error) {
 	if o.peer == "" {
 		cfg.Name.Num = 0
 	}
+	p := &party{
+		n: o.n, stop: func(e error) { stop(e) },
+		met: make(chan struct{}), gotAll: make(chan struct{}), ended: make(chan struct{}),
+	}
 	if o.cut > 0 {
-		cfg.Inject = &messenger.Inject{Seed: o.seed, SocketFailures: o.cut}
+		cfg.Inject = &messenger.Inject{Step: p.cutter(o)}
 	}
 	if dev != nil {
 		cfg.Transports = []messenger.Transport{{Scheme: scheme, Open: func(c conn.Config) (*conn.Endpoint, error) {
@@ -229,10 +252,6 @@ func exchange(o options) (err error) {
 			err = fmt.Errorf("memory is left: %+v", acc)
 		}
 	}()
-	p := &party{
-		n: o.n, stop: func(e error) { stop(e) },
-		met: make(chan struct{}), gotAll: make(chan struct{}), ended: make(chan struct{}),
-	}
 	err = p.run(ctx, m, arena, o)
 	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
 		err = fmt.Errorf("%w (%w)", cause, err)

@@ -237,7 +237,7 @@ func (c *Conn) postClose() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	i := slices.Index(c.tx.controlBusy[:], false)
-	if !c.open || c.sentBye || c.staged.Load() || c.credits == 0 || c.peer.Features&wire.FeatureClose == 0 || i < 0 {
+	if !c.open || c.sentBye || c.staged.Load() && !c.known.Load() || c.credits == 0 || c.peer.Features&wire.FeatureClose == 0 || i < 0 {
 		return -1
 	}
 	why := uint64(wire.CloseConn)

@@ -56,6 +56,7 @@ type Conn struct {
 	owedControl atomic.Int32          // likewise, in place of packets without data
 	used        atomic.Int32          // receives that the peer has filled and not got back, or not been given yet
 	staged      atomic.Bool           // acceptor: not all have been given yet, see Promote
+	known       atomic.Bool           // Promote has been called
 	first       *time.Timer           // acceptor: until the dialer's first packet
 	stats       connCounters
 	moved       atomic.Uint64 // see Progress

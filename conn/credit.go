@@ -105,7 +105,10 @@ func (c *Conn) pumpControl() {
 // Config.StagedCredits the others of Config.Credits, as soon as there is memory
 // for their buffers. It does not block, and does nothing the second time or where
 // there are none to give.
-func (c *Conn) Promote() { c.kick(mailPromote) }
+func (c *Conn) Promote() {
+	c.known.Store(true)
+	c.kick(mailPromote)
+}
 
 // promoted posts the receive buffers that were held back, as if the peer had
 // filled them and they had been taken up. It runs on the poller.

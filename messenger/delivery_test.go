@@ -4,13 +4,9 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
-	"hash/crc32"
-	"hash/fnv"
 	"math"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -105,69 +101,6 @@ func TestDeliveryUnderFire(t *testing.T) {
 	}
 }
 
-// Each pair of nodes has policies of its own; policies are by type, so each
-// node is of another one.
-var deliveryTypes = []EntityType{Mon, MDS, OSD, Mgr}
-
-// pairPolicies is what the lower and the higher node of a pair may have.
-var pairPolicies = []struct {
-	name   string
-	lo, hi func() Policy
-	lossy  bool
-}{
-	{"lossless_peer", LosslessPeer, LosslessPeer, false},
-	{"lossless_peer_reuse", LosslessPeerReuse, LosslessPeerReuse, false},
-	{"lossless_client, stateful_server", LosslessClient, StatefulServer, false},
-	{"lossy_client, stateless_server", LossyClient, StatelessServer, true},
-	{"lossy_client, stateless_registered_server", LossyClient, StatelessRegisteredServer, true},
-}
-
-// channel is the model of one direction of one pair: what has been sent and
-// what may come next. Every message that comes steps it, so that nothing is
-// sampled: a session that promises order leaves one number that may come next,
-// and checking a history against that takes no search, which is what a checker
-// of linearizability would be for; nor can a run be made smaller, as the rest of
-// it is threads and time. The models that rapid drives are those of the session
-// itself, in internal/session.
-type channel struct {
-	from, to int
-	lossy    bool
-
-	mu        sync.Mutex
-	sent      uint32            // numbers 1 to sent have been accepted by Send
-	next      uint32            // lossless: the only number that may come
-	last      map[uint32]uint32 // lossy: by session, the last number that came
-	sessions  int               // lossy: that it was sent on
-	delivered int
-	wrong     []string
-}
-
-// receive steps the model.
-func (c *channel) receive(epoch, n uint32, sumRight bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	bad := func(format string, a ...any) {
-		if len(c.wrong) < 10 {
-			c.wrong = append(c.wrong, fmt.Sprintf(format, a...))
-		}
-	}
-	if !sumRight {
-		bad("message %d has the wrong payload", n)
-	}
-	c.delivered++
-	if c.lossy {
-		if n <= c.last[epoch] {
-			bad("message %d of session %d came after %d", n, epoch, c.last[epoch])
-		}
-		c.last[epoch] = n
-		return
-	}
-	if n != c.next {
-		bad("message %d came, and not %d", n, c.next)
-	}
-	c.next = n + 1
-}
-
 // battle is a run of the delivery test.
 type battle struct {
 	t     *testing.T
@@ -183,104 +116,6 @@ type battle struct {
 
 	peace         atomic.Bool   // no more handshakes are ended
 	handshakesCut atomic.Uint32 // where the messengers do it
-}
-
-// silence is when a peer that is not heard is given up.
-const silence = 3 * time.Second
-
-// soldier is a node's dispatcher.
-type soldier struct {
-	BaseDispatcher
-	b  *battle
-	me int
-}
-
-func (s *soldier) other(c *Connection) int {
-	name, _, _ := c.Peer()
-	for i, t := range deliveryTypes {
-		if t == name.Type {
-			return i
-		}
-	}
-	panic("a peer of no known type")
-}
-
-func (s *soldier) HandleAccept(c *Connection) { s.b.opened(s.me, s.other(c), c) }
-
-// HandleReset opens a lossy session anew, as the server has something to send.
-func (s *soldier) HandleReset(c *Connection) {
-	if j := s.other(c); !s.b.policyOf(s.me, j).Server {
-		_, err := s.b.conn(s.b.t.Context(), s.me, j, c)
-		if err != nil && !errors.Is(err, ErrClosed) {
-			s.b.t.Error(err)
-		}
-	}
-}
-
-func (s *soldier) Dispatch(_ context.Context, m *Message) bool {
-	defer m.Release()
-	from := s.other(m.Conn)
-	le := binary.LittleEndian
-	epoch, n, sum := le.Uint32(m.Front), le.Uint32(m.Front[4:]), le.Uint32(m.Front[8:])
-	s.b.ch[from][s.me].receive(epoch, n, sum == checksum(m))
-	return true
-}
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-func checksum(m *Message) (sum uint32) {
-	if m.Data == nil {
-		return 0
-	}
-	for i := range m.Data.Segments() {
-		sum = crc32.Update(sum, castagnoli, m.Data.At(i).Bytes())
-	}
-	return sum
-}
-
-func (b *battle) opened(i, j int, c *Connection) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.conns[i][j] = c
-	close(b.moved)
-	b.moved = make(chan struct{})
-}
-
-// conn returns i's connection to j: i's own, or the last that j has opened.
-func (b *battle) conn(ctx context.Context, i, j int, not *Connection) (*Connection, error) {
-	pol := b.policyOf(i, j)
-	if !pol.Server {
-		return b.cl.Nodes[i].ConnectTo(deliveryTypes[j], b.cl.Nodes[j].Addrs())
-	}
-	for {
-		b.mu.Lock()
-		c, moved := b.conns[i][j], b.moved
-		b.mu.Unlock()
-		if c != nil && c != not {
-			return c, nil
-		}
-		select {
-		case <-moved:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-}
-
-func (b *battle) kind(i, j int) int {
-	lo, hi := min(i, j), max(i, j)
-	return fromSeed(b.size.seed, uint32(50+lo*4+hi)).IntN(len(pairPolicies))
-}
-
-func (b *battle) policyOf(i, j int) (p Policy) {
-	k := pairPolicies[b.kind(i, j)]
-	if p = k.lo(); i > j {
-		p = k.hi()
-	}
-	// Each node's memory has to do for what its three sessions keep, and for
-	// what it receives.
-	p.QueueBytes, p.QueueMessages = 2<<20, 64
-	return p
 }
 
 func deliver(t *testing.T, size deliverySize, w wire) {
@@ -384,104 +219,6 @@ func (b *battle) fight(network *messengertest.Network) {
 	network.SetCutAfter(nil)
 	network.SetLatency(nil)
 	b.settle(ctx)
-}
-
-// maxDelay is how long bytes take that are delayed, at most: one write in 64.
-const maxDelay = 2 * time.Millisecond
-
-func someDelay(f *rand.Rand) time.Duration {
-	late, d := f.IntN(64) == 0, time.Duration(f.Int64N(int64(maxDelay)))
-	if !late {
-		return 0
-	}
-	return d
-}
-
-// lots are what is drawn for each direction between two hosts: the n-th lot from
-// one to the other is the same in each run with the same seed, whatever else is
-// drawn meanwhile.
-type lots struct {
-	seed, what uint64
-	mu         sync.Mutex
-	rnd        map[[2]string]*rand.Rand
-}
-
-func newLots(seed, what uint64) *lots {
-	return &lots{seed: seed, what: what, rnd: map[[2]string]*rand.Rand{}}
-}
-
-func (l *lots) draw(from, to string, f func(*rand.Rand)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	key := [2]string{from, to}
-	if l.rnd[key] == nil {
-		h := fnv.New64a()
-		fmt.Fprintf(h, "%d %s %s", l.what, from, to)
-		l.rnd[key] = rand.New(rand.NewPCG(l.seed, h.Sum64()))
-	}
-	f(l.rnd[key])
-}
-
-// injected is what node i does to its own transports where nothing else can: they
-// end after a number of bytes drawn exponentially, so that a connection, which
-// has two ends, has the mean that was asked for; in one handshake of ten, at a
-// frame by lot; and messages are held back.
-func (b *battle) injected(i int) *Inject {
-	handshake := []string{"BANNER", "HELLO", "AUTH_REQUEST", "AUTH_SIGNATURE", "CLIENT_IDENT"}
-	l := newLots(b.size.seed, uint64(3+i))
-	fate := map[EntityType]int{} // the step that a handshake of ours to a peer fails at
-	return &Inject{
-		Seed: b.size.seed + uint64(i), ByteFailures: b.size.cut,
-		DeliveryDelays: 1. / 64, DeliveryDelayMax: maxDelay,
-		Step: func(s Step) (err error) {
-			at := slices.Index(handshake, s.Frame)
-			if s.Frame == "SESSION_RECONNECT" {
-				at = len(handshake) - 1
-			}
-			if s.Incoming || !s.Sending || at < 0 || b.peace.Load() {
-				return nil
-			}
-			l.draw("", s.Peer.String(), func(f *rand.Rand) {
-				if at == 0 {
-					doomed, step := f.Float64() < 0.1, f.IntN(len(handshake))
-					if fate[s.Peer] = -1; doomed {
-						fate[s.Peer] = step
-					}
-				}
-				if fate[s.Peer] == at {
-					b.handshakesCut.Add(1)
-					err = errFate
-				}
-			})
-			return err
-		},
-	}
-}
-
-var errFate = errors.New("the test ends this handshake")
-
-func fromSeed(seed uint64, n uint32) *rand.Rand { return rand.New(rand.NewPCG(seed, uint64(n))) }
-
-func (b *battle) splits(network *messengertest.Network, peace <-chan struct{}) {
-	rnd := fromSeed(b.size.seed, 1<<31)
-	for {
-		pause := time.Duration(200+rnd.IntN(800)) * time.Millisecond
-		i, j := rnd.IntN(4), rnd.IntN(3)
-		if j >= i {
-			j++
-		}
-		select {
-		case <-peace:
-			return
-		case <-time.After(pause):
-		}
-		network.Split([]string{b.cl.Nodes[i].Host}, []string{b.cl.Nodes[j].Host})
-		select {
-		case <-peace:
-		case <-time.After(time.Duration(rnd.Int64N(int64(silence + silence/4)))): // some are noticed
-		}
-		network.Heal()
-	}
 }
 
 // send sends i's share of messages to j.

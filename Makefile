@@ -25,6 +25,12 @@ model: ## arena and ledger against models over millions of steps, and the arena'
 	$(GO) test -race -timeout 2h -run 'TestLedgerModel$$' -v ./verbs -rapid.checks 40000
 	ARGONAUT_STRESS_ROUNDS=100000 $(GO) test -tags invariants -timeout 2h -run 'TestStress$$' -v ./buffer
 
+.PHONY: delivery
+delivery: ## a million messages, and 2,000 of 8 MiB, while connections are cut, over iWARP and over TCP
+	ARGONAUT_DELIVERY_MESSAGES=1000000 ARGONAUT_DELIVERY_MAX=524288 ARGONAUT_DELIVERY_LARGE=2000 \
+	ARGONAUT_DELIVERY_LARGE_SIZE=8388608 ARGONAUT_DELIVERY_CUT=33554432 \
+		$(GO) test -timeout 2h -run 'TestDeliveryUnderFire/^(tcp|iwarp)$$' -v ./messenger
+
 .PHONY: lint
 lint: ## gofmt, go vet and golangci-lint
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'gofmt would change the files above'; exit 1; }

@@ -99,8 +99,10 @@ func (c *Conn) event(ev verbs.Event) {
 	var err error
 	switch ev.Type {
 	case verbs.EventDisconnected:
-	case verbs.EventQPReqErr, verbs.EventQPAccessErr:
+	case verbs.EventQPReqErr:
 		err = c.fault(FaultPeer, fmt.Errorf("%v", ev.Type))
+	case verbs.EventQPAccessErr:
+		err = c.fault(FaultPeer, fmt.Errorf("%w: %v", ErrViolation, ev.Type))
 	case verbs.EventQPFatal:
 		// A request of ours that is wrong shows as a completion, which counts
 		// more. Without one, where the device does not report a remote violation

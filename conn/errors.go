@@ -26,6 +26,10 @@ var (
 	// grant is not live any more, never was, or does not reach so far. It ends
 	// the connection.
 	ErrAccess = errors.New("access refused by the peer's device")
+	// ErrViolation: our device has refused an access of the peer's to our memory: it
+	// had no such grant, or not any more, or reached outside of it. It ends the
+	// connection.
+	ErrViolation = errors.New("the peer has reached for memory that it was not granted")
 	// ErrPeerClosed: the peer has closed the connection, by Conn.Close or with its
 	// endpoint. What either side had sent may not have arrived. (After a graceful
 	// end, where all has, it is io.EOF.)

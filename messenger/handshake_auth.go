@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 
 	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
@@ -184,6 +185,18 @@ func (h *handshake) serverAuthFrame(f msgr2.Frame) ([][]byte, error) {
 		return nil, nil
 	}
 	return nil, h.unexpected(f)
+}
+
+// left is err, the end of the transport, and what it means: a client that was told
+// that its method will not do, and has no other, leaves.
+func (h *handshake) left(err error) error {
+	if h.p.client || h.at != hsAuth || h.requests == 0 || h.method != nil {
+		return err
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, ErrPeerClosed) {
+		return fmt.Errorf("%w: none of the peer's methods and modes is one of ours, and it left: %w", ErrAuth, err)
+	}
+	return err
 }
 
 // badMethod says what would do.

@@ -95,6 +95,7 @@ type counters struct {
 	fallbacks                                            [fallbackReasons]atomic.Uint64
 	checksumErrors, secure, forgedRecords, authFailures  atomic.Uint64
 	refusedPerHost, handshakeTimeouts, badGrants         atomic.Uint64
+	resetsSent                                           atomic.Uint64
 	protocolErrors, wrongPeers, callsRefused             atomic.Uint64
 	policyMismatches, expired                            atomic.Uint64
 }
@@ -467,6 +468,7 @@ func (m *Messenger) Stats() Stats {
 		ProtocolErrors: n.protocolErrors.Load(), WrongPeers: n.wrongPeers.Load(),
 		CallsRefused: n.callsRefused.Load(), PolicyMismatches: n.policyMismatches.Load(), SessionsExpired: n.expired.Load(),
 		BadGrants:     n.badGrants.Load(),
+		ResetsSent:    n.resetsSent.Load(),
 		ThrottleWaits: n.throttleWaits.Load(), DispatchBytes: m.dispatchB.held(),
 		StrandOverflows: m.ex.overflows.Load(),
 		Attempts:        n.attempts.Load(), Reconnects: n.reconnects.Load(), Replayed: n.replayed.Load(),

@@ -382,6 +382,13 @@ func (m *Messenger) onRDMAFault(c *conn.Conn, err error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, conn.ErrPeerClosed) {
 		err = fmt.Errorf("%w: %w", ErrPeerClosed, err)
 	}
+	if l.hs != nil {
+		err = l.hs.left(err)
+	}
+	if errors.Is(err, conn.ErrViolation) {
+		m.n.badGrants.Add(1)
+		err = fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
 	l.fail("transport", err)
 	st := &l.rdma
 	st.gone = true

@@ -174,8 +174,11 @@ func (l *link) answer(in session.Incoming, r *hsResult) (a session.Answer, t tak
 		c = ex
 		t = c.take(l, in, a.Lost)
 	default:
-		if a.Verdict == session.SendWait {
+		switch a.Verdict {
+		case session.SendWait:
 			ex.hurry()
+		case session.SendReset:
+			m.n.resetsSent.Add(1)
 		}
 		var late *link
 		if a.Verdict == session.SendReset && !a.Full && ex != nil && ex.session.State == session.Connecting && ex.session.ServerCookie == 0 {

@@ -21,6 +21,9 @@ type Stats struct {
 	// Retries and RetriesGlobal count SESSION_RETRY and SESSION_RETRY_GLOBAL
 	// received, RacesLost WAIT.
 	Retries, RetriesGlobal, RacesLost uint64
+	// ResetsSent counts SESSION_RESET sent: peers that asked to go on with a session
+	// that we do not have (any more), or with cookies that are not its.
+	ResetsSent uint64
 	// Fallbacks count that an address less good was tried, by why: nobody
 	// listened, no answer in time, another failure; or, for each connection, that
 	// the peer has an address by a better transport than any that exists here (rdma

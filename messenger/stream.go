@@ -142,7 +142,7 @@ func (l *link) handshakeStream(t *streamTransport, p hsParams) error {
 			} else if l.hs.at == hsBanner && !l.incoming && !errors.Is(err, ErrClosed) && !errors.Is(err, msgr2.ErrMalformed) {
 				err = fmt.Errorf("the connection ended before the peer's banner (as an iwarp:// port, dialed as tcp://, ends it): %w", err)
 			}
-			return err
+			return l.hs.left(err)
 		}
 		l.touch(true)
 		l.m.inject.pause()

@@ -2,6 +2,7 @@ package messenger
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -50,6 +51,8 @@ func TestSessionTheft(t *testing.T) {
 	}
 	steal(session.Session{ClientCookie: s.ClientCookie, ServerCookie: s.ServerCookie, ConnectSeq: s.ConnectSeq + 1, OutSeq: s.OutSeq, InSeq: s.InSeq})
 	steal(session.Session{}) // a new one in the place of the owner's
+	// Forged cookies are no better.
+	steal(session.Session{ClientCookie: 1, ServerCookie: 2, ConnectSeq: 3, InSeq: 1})
 
 	r, err = c.Call(soon(t), NewMessage(1))
 	require.NoError(t, err, "its owner has it")
@@ -116,3 +119,56 @@ func TestSessionTheftByAServer(t *testing.T) {
 	call()
 	require.EqualValues(t, 1, c.Stats().Reconnects, "the session goes on where it belongs")
 }
+
+// Whoever is not told apart from the owner of a session, as nobody authenticates,
+// still has to know its cookies to go on with it: a guess is told that there is no
+// such session, and counted; the owner keeps it.
+func TestForgedCookies(t *testing.T) {
+	server := newMessenger(t, Config{Name: EntityName{OSD, 0}, Auth: []Auth{AuthNone{}}})
+	server.SetPolicy(Client, StatefulServer())
+	server.AddDispatcher(&handler{dispatch: echo})
+	require.NoError(t, server.Bind(soon(t), anyAddr(SchemeTCP)))
+	owner := newMessenger(t, Config{Name: EntityName{Client, 7}, Auth: []Auth{AuthNone{}}})
+	owner.SetPolicy(OSD, LosslessClient())
+	require.NoError(t, owner.Bind(soon(t), anyAddr(SchemeTCP)))
+	c, err := owner.ConnectTo(OSD, server.Addrs())
+	require.NoError(t, err)
+	r, err := c.Call(soon(t), NewMessage(1))
+	require.NoError(t, err)
+	r.Release()
+	c.mu.Lock()
+	s := c.session
+	c.mu.Unlock()
+	for _, cookie := range []uint64{0, 1, s.ClientCookie + 1, s.ServerCookie, ^s.ClientCookie} {
+		nc, err := net.Dial("tcp", server.Addrs()[0].HostPort())
+		require.NoError(t, err)
+		defer nc.Close()
+		p := scriptParams([]string{"client", "expect=4", "own", "lossless"})
+		p.target, p.name, p.addrs = server.wireAddrs()[0], EntityName{Client, 7}, owner.wireAddrs()
+		p.session = &forger{scriptSession: scriptSession{gs: 1 << 60}, claim: session.Opening{
+			Reconnect: true, ClientCookie: cookie, ServerCookie: s.ServerCookie, GlobalSeq: 1 << 60, ConnectSeq: s.ConnectSeq + 1,
+		}}
+		before := server.Stats()
+		require.ErrorIs(t, converse(nc, newHandshake(p)), errForgerReset, "cookie %#x", cookie)
+		require.Equal(t, before.ResetsSent+1, server.Stats().ResetsSent)
+		nc.Close()
+		require.Eventually(t, func() bool { return server.Stats().HandshakesFailed > before.HandshakesFailed }, patience, time.Millisecond)
+		r, err = c.Call(soon(t), NewMessage(1))
+		require.NoError(t, err, "its owner has it")
+		r.Release()
+	}
+	require.Zero(t, owner.Stats().Faults)
+	require.Zero(t, c.Stats().Reconnects+c.Stats().RemoteResets)
+}
+
+// forger asks for a session by what it has guessed, and leaves when it is told that
+// there is none.
+type forger struct {
+	scriptSession
+	claim session.Opening
+}
+
+var errForgerReset = errors.New("SESSION_RESET")
+
+func (f *forger) begin() (session.Opening, error) { return f.claim, nil }
+func (f *forger) reset(bool) error                { return errForgerReset }

@@ -28,6 +28,8 @@ var messengerTable = []metric[messenger.Stats]{
 		func(s *messenger.Stats) float64 { return float64(s.Retries) }),
 	counter("argonaut_messenger_session_retries_global_total", "SESSION_RETRY_GLOBAL received.",
 		func(s *messenger.Stats) float64 { return float64(s.RetriesGlobal) }),
+	counter("argonaut_messenger_session_resets_sent_total", "Peers that asked for a session that is not there, or by wrong cookies.",
+		func(s *messenger.Stats) float64 { return float64(s.ResetsSent) }),
 	counter("argonaut_messenger_races_lost_total", "WAIT received.",
 		func(s *messenger.Stats) float64 { return float64(s.RacesLost) }),
 	counter("argonaut_messenger_fallbacks_total", "A less good address was tried, by why.",

@@ -33,6 +33,7 @@ type handshake struct {
 	next       int      // client: index in p.auth of the method to try
 	refused    []uint32 // client: methods that the peer would not have
 	identTries int
+	resuming   bool    // client: it has asked to go on with a session, not for a new one
 	mode       Mode    // server: what it has chosen
 	tries      int     // steps of methods
 	requests   int     // server: methods that the peer has asked for

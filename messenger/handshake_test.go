@@ -403,14 +403,26 @@ func FuzzHandshake(f *testing.F) {
 		for _, w := range []string{"BANNER", "HELLO type=1", "AUTH_DONE", "AUTH_SIGNATURE", "SERVER_IDENT", "AUTH_REQUEST type=8", "CLIENT_IDENT", "SESSION_RECONNECT"} {
 			all = append(all, scriptUnit(nil, strings.Fields(w))...)
 		}
-		f.Add(client, all)
-	}
-	f.Fuzz(func(t *testing.T, client bool, in []byte) {
-		side := "server"
-		if client {
-			side = "client"
+		f.Add(client, all, byte(0))
+		for _, end := range []string{"SERVER_IDENT", "SESSION_RECONNECT_OK msg=4", "SESSION_RESET", "SESSION_RESET full", "SESSION_RETRY cs=5",
+			"SESSION_RETRY_GLOBAL gs=9", "WAIT", "CLIENT_IDENT cookie=5 gs=2", "SESSION_RECONNECT cc=5 sc=6 gs=60 cs=9 msg=1"} {
+			all = nil
+			for _, w := range honestBefore(client) {
+				all = append(all, scriptUnit(nil, strings.Fields(w))...)
+			}
+			all = append(all, scriptUnit(nil, strings.Fields(end))...)
+			for _, sessions := range fuzzedSessions {
+				f.Add(client, all, sessions)
+			}
 		}
-		h := newHandshake(scriptParams([]string{side, "auth=none,key"}))
+	}
+	f.Fuzz(func(t *testing.T, client bool, in []byte, sessions byte) {
+		words, sw := sessionWords(sessions)
+		side := "client"
+		if !client {
+			side, words = "server", sw
+		}
+		h := newHandshake(scriptParams(append([]string{side, "auth=none,key"}, words...)))
 		h.start()
 		for !h.done() && len(in) > 0 {
 			n := unitLen(h, in)
@@ -421,7 +433,18 @@ func FuzzHandshake(f *testing.F) {
 			in = in[n:]
 		}
 		require.LessOrEqual(t, len(h.received), maxTranscript)
+		if h.done() {
+			checkSession(t, h, client, sessions)
+		}
 	})
+}
+
+// honestBefore are the units that come before the ident, to either side.
+func honestBefore(client bool) []string {
+	if client {
+		return []string{"BANNER", "HELLO type=1", "AUTH_DONE", "AUTH_SIGNATURE"}
+	}
+	return []string{"BANNER", "HELLO", "AUTH_REQUEST", "AUTH_SIGNATURE"}
 }
 
 // unitLen cuts the next unit off in, as a stream's reader would, or takes all.

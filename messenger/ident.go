@@ -48,6 +48,7 @@ func (h *handshake) opening() ([][]byte, error) {
 		return nil, err
 	}
 	h.result.policy = h.p.policy(h.peerType)
+	h.resuming = o.Reconnect
 	if o.Reconnect {
 		return h.frame(nil, &msgr2.SessionReconnect{
 			Addrs: h.ownAddrs(), ClientCookie: o.ClientCookie, ServerCookie: o.ServerCookie,
@@ -65,8 +66,29 @@ func (h *handshake) opening() ([][]byte, error) {
 	return h.frame(nil, f), nil
 }
 
+// answers reports whether a server may say f to what the client has asked for. A
+// SERVER_IDENT to who goes on with a session would be another one with the numbers
+// of the old; a SESSION_RECONNECT_OK to who asks for a new one would be one that
+// nobody has agreed to. WAIT answers both.
+func (h *handshake) answers(f msgr2.Frame) bool {
+	switch f.(type) {
+	case *msgr2.ServerIdent, *msgr2.IdentMissingFeatures:
+		return !h.resuming
+	case *msgr2.SessionReconnectOK, *msgr2.SessionReset, *msgr2.SessionRetry, *msgr2.SessionRetryGlobal:
+		return h.resuming
+	}
+	return true
+}
+
 // clientIdentFrame takes what a server answers.
 func (h *handshake) clientIdentFrame(f msgr2.Frame) ([][]byte, error) {
+	if !h.answers(f) {
+		asked := msgr2.TagClientIdent
+		if h.resuming {
+			asked = msgr2.TagSessionReconnect
+		}
+		return nil, fmt.Errorf("%w: %v in answer to %v", ErrProtocol, f.Tag(), asked)
+	}
 	again := func(err error) ([][]byte, error) {
 		if err != nil {
 			return nil, err

@@ -17,15 +17,21 @@ func FuzzHandshakeMachine(f *testing.F) {
 	honest := bytes.Repeat([]byte{0}, 24)
 	for _, client := range []bool{true, false} {
 		for _, secure := range []bool{true, false} {
-			f.Add(honest, client, secure, false)
-			f.Add(honest, client, secure, true)
+			f.Add(honest, client, secure, false, byte(0))
+			f.Add(honest, client, secure, true, byte(0))
+			for _, sessions := range fuzzedSessions {
+				f.Add(honest, client, secure, false, sessions)
+				f.Add(append(bytes.Repeat([]byte{0}, 6), 1, 0, 0, 0, 1, 0, 0, 0), client, secure, false, sessions)
+			}
 			for _, op := range []byte{1, 2, 3, 40, 80, 120, 200} {
-				f.Add(append(bytes.Repeat([]byte{0}, 4), op, 0, 0, 0, 0), client, secure, false)
+				f.Add(append(bytes.Repeat([]byte{0}, 4), op, 0, 0, 0, 0), client, secure, false, byte(0))
+				f.Add(append(bytes.Repeat([]byte{0}, 7), op, op+1, 0, 0, 0), client, secure, false, byte(hasClient|hasServer))
 			}
 		}
 	}
-	f.Fuzz(func(t *testing.T, ops []byte, client, secure, heads bool) {
-		cp, sp := scriptParams([]string{"client", "expect=4", "own"}), scriptParams([]string{"server", "own"})
+	f.Fuzz(func(t *testing.T, ops []byte, client, secure, heads bool, sessions byte) {
+		cw, sw := sessionWords(sessions)
+		cp, sp := scriptParams(append([]string{"client", "expect=4", "own"}, cw...)), scriptParams(append([]string{"server", "own"}, sw...))
 		mode := ModeCRC
 		if secure {
 			mode = ModeSecure
@@ -71,9 +77,7 @@ func FuzzHandshakeMachine(f *testing.F) {
 					break
 				}
 				frame := msgr2.New(tag)
-				if r, ok := frame.(*msgr2.AuthRequest); ok {
-					r.Method, r.Modes = msgr2.AuthMethod(sharedKeyMethod), []uint32{uint32(mode)}
-				}
+				fillFrame(frame, mode, uint64(op/20))
 				if q.shield != nil {
 					unit = q.shield.control(frame, heads)
 				} else {
@@ -92,8 +96,101 @@ func FuzzHandshakeMachine(f *testing.F) {
 			}
 			say(out)
 			if h.done() {
+				checkSession(t, h, client, sessions)
 				break
 			}
 		}
 	})
+}
+
+// The sessions of a fuzzed handshake: bits of one byte.
+const (
+	hasClient = 1 << iota // the client has one, and asks to go on with it
+	hasServer             // the server has one
+	isStandby             // it is in standby, else open
+	accepting             // a transport of it is being taken in, else as isStandby
+	otherOne              // its cookies are others than the client's
+	laterSeq              // it knows of a later attempt of the client's: RETRY
+	laterAll              // it knows of a later attempt of the client's at anything: RETRY_GLOBAL
+	sentLess              // the client has received more than the server has sent
+)
+
+var fuzzedSessions = []byte{
+	hasClient, hasServer, hasServer | isStandby, hasServer | accepting, hasClient | hasServer, hasClient | hasServer | isStandby,
+	hasClient | hasServer | accepting, hasClient | hasServer | otherOne, hasClient | hasServer | laterSeq,
+	hasClient | hasServer | laterAll, hasClient | hasServer | sentLess, hasClient | hasServer | laterSeq | laterAll | isStandby,
+}
+
+// sessionWords are those of scriptParams.
+func sessionWords(b byte) (client, server []string) {
+	if b == 0 {
+		return nil, nil
+	}
+	client, server = []string{"lossless"}, []string{"lossless"}
+	if b&hasClient != 0 {
+		client = append(client, "cc=5", "sc=6", "cs=3", "in=4", "out=9")
+	}
+	if b&hasServer != 0 {
+		state := "state=open"
+		switch {
+		case b&accepting != 0:
+			state = "state=accepting"
+		case b&isStandby != 0:
+			state = "state=standby"
+		}
+		server = append(server, state)
+		for _, w := range []struct {
+			bit      byte
+			not, yes string
+		}{{otherOne, "cc=5", "cc=7"}, {laterSeq, "cs=2", "cs=8"}, {laterAll, "pgs=1", "pgs=50"}, {sentLess, "out=6", "out=2"}} {
+			if b&w.bit != 0 {
+				server = append(server, w.yes)
+			} else {
+				server = append(server, w.not)
+			}
+		}
+		server = append(server, "sc=6", "in=9")
+	}
+	return client, server
+}
+
+// fillFrame gives a frame that is sent out of turn something to say: v is small.
+func fillFrame(f msgr2.Frame, mode Mode, v uint64) {
+	switch f := f.(type) {
+	case *msgr2.AuthRequest:
+		f.Method, f.Modes = msgr2.AuthMethod(sharedKeyMethod), []uint32{uint32(mode)}
+	case *msgr2.ClientIdent:
+		f.Addrs, f.Target, f.Cookie, f.GlobalSeq, f.Supported = msgr2.AddrVec{theirAddr}, ourAddr, v%9, v, baseFeatures
+	case *msgr2.ServerIdent:
+		f.Addrs, f.Cookie, f.GlobalSeq, f.Supported = msgr2.AddrVec{ourAddr}, v, v, baseFeatures
+	case *msgr2.SessionReconnect:
+		f.Addrs, f.ClientCookie, f.ServerCookie = msgr2.AddrVec{theirAddr}, v%9, 6
+		f.GlobalSeq, f.ConnectSeq, f.MsgSeq = v, v, v
+	case *msgr2.SessionReconnectOK:
+		f.MsgSeq = v
+	case *msgr2.SessionRetry:
+		f.ConnectSeq = v << (v % 64)
+	case *msgr2.SessionRetryGlobal:
+		f.GlobalSeq = v << (v % 64)
+	case *msgr2.SessionReset:
+		f.Full = v&1 != 0
+	}
+}
+
+// checkSession checks which session a handshake of h has ended with.
+func checkSession(t *testing.T, h *handshake, client bool, sessions byte) {
+	s := h.p.session.(*scriptSession).s
+	require.LessOrEqual(t, s.Acked, s.OutSeq, "nobody has received what was never sent")
+	if !h.result.resumed {
+		return
+	}
+	// Of a server the client has proved that it knows its cookie; of a client it is
+	// the session that it has asked for.
+	require.NotZero(t, s.ClientCookie, "there was one")
+	if client {
+		require.NotZero(t, sessions&hasClient)
+		return
+	}
+	require.NotZero(t, sessions&hasServer)
+	require.Zero(t, sessions&accepting, "one transport at a time")
 }

@@ -34,6 +34,8 @@ var (
 	// endpoint. What either side had sent may not have arrived. (After a graceful
 	// end, where all has, it is io.EOF.)
 	ErrPeerClosed = errors.New("closed by the peer")
+	// ErrDeviceLost: the device was removed, or has failed, see Endpoint.Lost.
+	ErrDeviceLost = verbs.ErrDeviceLost
 	// ErrTimeout: the peer did not do in time what the protocol asks of it.
 	ErrTimeout = errors.New("timed out")
 )

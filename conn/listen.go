@@ -3,6 +3,9 @@ package conn
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
+	"slices"
 	"time"
 
 	"github.com/argonaut-rdma/argonaut/conn/internal/wire"
@@ -12,23 +15,51 @@ import (
 // Listen accepts connections on addr, "host:port" with port 0 for any, until
 // Shutdown or Close, or until the device is lost, which Lost tells. It may be called more than once. ctx bounds the call.
 func (e *Endpoint) Listen(ctx context.Context, addr string) error {
+	_, err := e.ListenOn(ctx, addr)
+	return err
+}
+
+// ListenOn is Listen that returns the address, with the port that was bound.
+func (e *Endpoint) ListenOn(ctx context.Context, addr string) (net.Addr, error) {
 	l, err := e.dev.Listen(ctx, addr)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	e.mu.Lock()
 	if e.closing {
 		e.mu.Unlock()
-		return errors.Join(ErrClosed, l.Close())
+		return nil, errors.Join(ErrClosed, l.Close())
 	}
 	e.listeners = append(e.listeners, l)
 	e.wg.Add(1)
 	e.mu.Unlock()
 	go e.serve(l)
+	return netAddr(l.Addr()), nil
+}
+
+// Unlisten stops listening on addr, one of Addrs: who dials it from then on is
+// refused. Connections, and requests that are being answered, live on. Errors:
+// ErrInvalid (nobody listens there), the device's, and then it may be called again.
+func (e *Endpoint) Unlisten(addr net.Addr) error {
+	there := func(l *verbs.Listener) bool { return l.Addr() == addr.String() }
+	e.mu.Lock()
+	i := slices.IndexFunc(e.listeners, there)
+	if i < 0 {
+		e.mu.Unlock()
+		return fmt.Errorf("%w: nobody listens on %v", verbs.ErrInvalid, addr)
+	}
+	l := e.listeners[i]
+	e.mu.Unlock()
+	if err := l.Close(); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.listeners = slices.DeleteFunc(slices.Clone(e.listeners), func(o *verbs.Listener) bool { return o == l })
 	return nil
 }
 
-// serve accepts connection requests; Shutdown ends it.
+// serve accepts connection requests; Shutdown or Unlisten ends it.
 func (e *Endpoint) serve(l *verbs.Listener) {
 	defer e.wg.Done()
 	for {

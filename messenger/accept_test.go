@@ -85,10 +85,6 @@ func TestRebind(t *testing.T) {
 		require.NotSame(t, c, old)
 		require.Eventually(t, func() bool { return old.Err() != nil }, patience, time.Millisecond)
 		require.NotEqual(t, StateOpen, old.State())
-		if scheme == SchemeTCP {
-			require.True(t, isRefused(old.Err()), "%v", old.Err())
-		} else { // the endpoint goes on listening, see Rebind
-			require.ErrorIs(t, old.Err(), ErrWrongPeer)
-		}
+		require.ErrorAs(t, old.Err(), new(errRefused), "nobody listens there any more")
 	})
 }

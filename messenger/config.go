@@ -89,6 +89,22 @@ type Config struct {
 	// endpoint has receive buffers for.
 	MaxHalfOpen, MaxHalfOpenPerHost int
 
+	// BindPorts is where Bind and Rebind find the port of an address with port 0: the
+	// first that can be had. Default: any, as the system chooses. (Ceph:
+	// ms_bind_port_min and max, 6800 to 7568 there.)
+	BindPorts PortRange
+	// BindRetries is how often Bind and Rebind try again to listen on an address,
+	// each time on all of its ports, and BindRetryDelay the pause before. Default: not
+	// at all; 5 s. (Ceph: ms_bind_retry_count, 3 there, and ms_bind_retry_delay.)
+	BindRetries    int
+	BindRetryDelay time.Duration
+	// BindBeforeConnect has connections to tcp:// addresses come from the host that
+	// is bound, the first that is not unspecified and of the peer's family, where
+	// there is one. Default: as the routes are. (Ceph: ms_bind_before_connect.) On RDMA
+	// it is the device's: one of an adapter has its own address, for that in software
+	// see verbs/iwarp.Config.Dial.
+	BindBeforeConnect bool
+
 	// Resolve gives the addresses of a host that is a name, in the order in which
 	// they are tried, each with its own ConnectTimeout, which bounds the call too.
 	// It is called for each attempt to connect, by one goroutine per connection.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/argonaut-rdma/argonaut/conn"
 	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
 	"github.com/argonaut-rdma/argonaut/messenger/internal/session"
 )
@@ -50,7 +51,7 @@ func (m *Messenger) connectTo(t EntityType, addrs AddrVec, anonymous bool) (*Con
 	}
 	usable := m.usable(addrs)
 	if len(usable) == 0 {
-		return nil, fmt.Errorf("%w: no transport for any of %v: there is tcp, and what Config.Transports names", ErrInvalid, addrs)
+		return nil, fmt.Errorf("%w: no transport for any of %v: there is tcp, and what Config.Transports names and has its device", ErrInvalid, addrs)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -99,7 +100,7 @@ func (m *Messenger) known(t EntityType, addrs AddrVec) *Connection {
 func (m *Messenger) isOwn(addrs AddrVec) bool {
 	for _, a := range addrs {
 		same := func(b EntityAddr) bool { return a.URL == b.URL && (a.Nonce == b.Nonce || a.Nonce == 0) }
-		if slices.ContainsFunc(m.bound, same) || slices.ContainsFunc(m.told, same) {
+		if slices.ContainsFunc(m.bound, func(b EntityAddr) bool { return same(b) || m.isHere(a, b) }) || slices.ContainsFunc(m.told, same) {
 			return true
 		}
 	}
@@ -117,7 +118,7 @@ func (c *Connection) toldOurs() msgr2.AddrVec {
 func (m *Messenger) usable(addrs AddrVec) (v AddrVec) {
 	for _, t := range m.cfg.Transports {
 		for _, a := range addrs {
-			if a.Scheme() == t.Scheme && m.endpoints[t.Scheme] != nil && dialable(a) {
+			if a.Scheme() == t.Scheme && m.has(t.Scheme) && dialable(a) {
 				v = append(v, a)
 			}
 		}
@@ -147,7 +148,7 @@ func schemeRank(scheme string) int {
 func (m *Messenger) lacksBetter(best string, addrs AddrVec) bool {
 	return slices.ContainsFunc(addrs, func(a EntityAddr) bool {
 		s := a.Scheme()
-		return schemeRank(s) > schemeRank(best) && m.endpoints[s] == nil && dialable(a)
+		return schemeRank(s) > schemeRank(best) && !m.has(s) && dialable(a)
 	})
 }
 
@@ -310,9 +311,9 @@ func (c *Connection) attemptFailed(l *link, err error) {
 }
 
 // permanent reports whether trying again would fail the same way: what is there
-// does not want us, or is not what we want.
+// does not want us, or is not what we want, or our device is lost.
 func permanent(err error) bool {
-	return errors.Is(err, ErrFeatures) || errors.Is(err, ErrAuth) || errors.Is(err, errWrongType) ||
+	return errors.Is(err, ErrFeatures) || errors.Is(err, ErrAuth) || errors.Is(err, errWrongType) || errors.Is(err, conn.ErrDeviceLost) ||
 		(errors.Is(err, ErrProtocol) && !errors.Is(err, msgr2.ErrChecksum))
 }
 
@@ -384,7 +385,7 @@ func (m *Messenger) dialStream(c *Connection, l *link, a EntityAddr) error {
 		}
 	}
 	seen := seenAddr(nc.RemoteAddr())
-	if err := l.handshakeStream(t, l.params(c, seen, target)); err != nil {
+	if err := l.handshakeStream(t, l.params(c, endOf(nc.LocalAddr()), seen, target)); err != nil {
 		return err
 	}
 	m.wg.Add(1)

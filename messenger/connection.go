@@ -145,7 +145,7 @@ func (c *Connection) open(l *link, r *hsResult) {
 	c.policy.Lossy = c.session.Policy.Lossy
 	if !r.resumed {
 		c.peer, c.verified, c.features, c.addrs = r.peer, r.verified, r.features, r.addrs
-		c.ours = l.hs.p.addrs
+		c.ours = l.hs.wireAddrs()
 		c.auth = &authenticated{r.globalID, r.keys.Identity}
 	} else {
 		c.auth = &authenticated{c.auth.id(), r.keys.Identity}

@@ -48,6 +48,24 @@
 // receive buffers (conn.Config.StagedCredits; it has the others with its session);
 // Config.MaxHalfOpen and MaxHalfOpenPerHost bound how many there are.
 //
+// # Order
+//
+// Priorities order what waits to be sent on a connection. What has been received is
+// handled in the order in which it came, connection by connection: those with
+// something to handle take turns of 16 messages on Config.Workers, none waits for
+// the handlers of another one as long as there are workers, and FastDispatch passes
+// all of them. (Ceph's one dispatch thread takes what all connections have received
+// in the order of its priorities, where it is not dispatched fast.)
+//
+// # Transports that fail
+//
+// A session that loses its transport tries the addresses of its peer anew, the best
+// first, and goes on with the first that can be had: where a network or a device has
+// failed on either side, that is another transport. It stays there until that ends.
+// A device that is lost (conn.Endpoint.Lost) is not used any more, nor are peers told
+// of addresses on it; Health says so. A lossy connection whose peer can be reached by
+// nothing else ends with conn.ErrDeviceLost, a lossless one waits for the peer.
+//
 // # Ownership
 //
 // Messages are reference counted. Send and Call *take* a message: on a nil error
@@ -93,7 +111,8 @@
 //   - One per exchange of AuthTLS; it ends with the handshake of its transport.
 //   - One per transport that ends with something to be told before, a second at
 //     most: why a handshake is refused, that a call's handler has panicked.
-//   - One per listener, one ticker per messenger.
+//   - One per stream listener; one per transport, which waits for the loss of its
+//     device; one ticker per messenger.
 //
 // Shutdown and Close wait for all of them.
 //

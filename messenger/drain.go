@@ -66,7 +66,8 @@ type Health struct {
 	// Live: the messenger works. false is a reason to restart the process.
 	Live bool
 	// Ready: it takes new sessions and calls. false is a reason to send peers
-	// elsewhere: before Bind, while draining or shutting down, or not Live.
+	// elsewhere: before Bind, while draining or shutting down, when the devices of
+	// all that was bound are lost, or not Live.
 	Ready bool
 	// Problems says why not, and what else an operator should know, such as
 	// peers that can not be reached, and messages that handlers do not release.
@@ -105,6 +106,7 @@ func (m *Messenger) Health() Health {
 	case !bound:
 		unready("not bound")
 	}
+	h.Problems = append(h.Problems, m.lostDevices()...)
 	if since := now.Sub(m.started) - time.Duration(m.ticked.Load()); since > stuckAfter && !m.closing.Load() {
 		h.Live = false
 		unready("the ticker has not run for %v", since.Round(time.Second))

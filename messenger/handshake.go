@@ -3,6 +3,7 @@ package messenger
 import (
 	"fmt"
 	"math"
+	"net/netip"
 
 	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
 )
@@ -55,11 +56,14 @@ type hsParams struct {
 	client     bool
 	name       EntityName
 	nonce      uint32
-	addrs      msgr2.AddrVec // bound; empty for a client that is not
-	seen       msgr2.Addr    // the peer, as the transport sees it
-	target     msgr2.Addr    // client: whom it means to reach
-	expect     EntityType    // client: what the peer has to be; 0 for anything
-	offered    uint64        // our banner features
+	addrs      msgr2.AddrVec                                     // bound; empty for a client that is not
+	others     msgr2.AddrVec                                     // further ones, for peers of our own
+	ours       func(at netip.Addr) (addrs, others msgr2.AddrVec) // of who is reached there; nil: addrs are
+	here       netip.Addr                                        // our end of the transport, if it is known
+	seen       msgr2.Addr                                        // the peer, as the transport sees it
+	target     msgr2.Addr                                        // client: whom it means to reach
+	expect     EntityType                                        // client: what the peer has to be; 0 for anything
+	offered    uint64                                            // our banner features
 	auth       []Auth
 	modes      []Mode
 	heads      bool            // frames travel as heads, see rdmaTransport
@@ -320,6 +324,9 @@ func (h *handshake) hello(f *msgr2.Hello) {
 	if h.result.own&featureLimits != 0 && f.MaxData > 0 {
 		data := uint32(min(f.MaxData, math.MaxUint32))
 		h.result.limits = msgr2.Limits{Front: f.MaxFront, Middle: f.MaxFront, Data: data}
+	}
+	if h.p.ours != nil {
+		h.p.addrs, h.p.others = h.p.ours(h.end())
 	}
 	h.at = hsAuth
 }

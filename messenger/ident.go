@@ -232,7 +232,13 @@ func (h *handshake) gid() int64 {
 }
 
 // wireAddrs are our addresses as far as the peer understands them.
-func (h *handshake) wireAddrs() msgr2.AddrVec { return h.understood(h.p.addrs) }
+func (h *handshake) wireAddrs() msgr2.AddrVec {
+	v := h.understood(h.p.addrs)
+	if h.result.own != 0 && len(h.p.others) > 0 {
+		v = slices.Concat(v, h.p.others)
+	}
+	return v
+}
 
 func (h *handshake) understood(ours msgr2.AddrVec) msgr2.AddrVec {
 	if h.result.own != 0 {

@@ -1,21 +1,69 @@
 package messenger
 
 import (
+	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
 )
 
-// Who is bound to no particular host (0.0.0.0) does not know where others reach
-// it; the peers that it connects to see it, and say so in HELLO (Ceph:
-// learned_addr). Peers that know it by a session go on knowing it by what that
-// session began with, see Connection.ours.
+// Who is bound to no particular host (0.0.0.0, ::) does not know where others
+// reach it. Each transport knows: the peer that it connects to sees it, and says so
+// in HELLO (Ceph: learned_addr), and the end here of one that was accepted is where
+// the peer has reached it. So each peer is told the address by which it reaches us,
+// also where we have several interfaces, and, if it is one of ours, the one that is
+// told to all, by which it may have heard of us from others. Peers that know us by
+// a session go on knowing us by what that session began with, see Connection.ours.
 
-// learn takes note of where a peer sees us that we have connected to, and that has
-// authenticated. m.mu is held.
-func (m *Messenger) learn(seen msgr2.Addr) {
-	ip := seen.AddrPort().Addr().Unmap()
-	if !ip.IsValid() || ip.IsUnspecified() || ip.IsMulticast() {
+// isAny reports whether a is on no particular host, and its port.
+func isAny(a EntityAddr) (port uint16, ok bool) {
+	ap, err := netip.ParseAddrPort(a.HostPort())
+	return ap.Port(), err == nil && ap.Addr().IsUnspecified()
+}
+
+// onHost is a, which isAny, on ip.
+func onHost(a EntityAddr, ip netip.Addr) EntityAddr {
+	port, _ := isAny(a)
+	a.URL = a.Scheme() + "://" + netip.AddrPortFrom(ip, port).String()
+	return a
+}
+
+// serves reports whether who listens on a, which isAny, is reached on ip: :: is
+// both families.
+func serves(a EntityAddr, ip netip.Addr) bool {
+	ap, _ := netip.ParseAddrPort(a.HostPort())
+	return ip.Is4() || ap.Addr().Is6()
+}
+
+// telling reports whether ip says where something is.
+func telling(ip netip.Addr) bool { return ip.IsValid() && !ip.IsUnspecified() && !ip.IsMulticast() }
+
+// endOf is the IP address of an end of a transport, if it has one.
+func endOf(a net.Addr) netip.Addr {
+	if a == nil {
+		return netip.Addr{}
+	}
+	ap, _ := netip.ParseAddrPort(a.String())
+	return ap.Addr().Unmap()
+}
+
+// end is where the peer reaches us, as it says to its client, else as our end of
+// the transport is: who is accepted may not say it, and a tunnel's loopback tells
+// nobody anything.
+func (h *handshake) end() netip.Addr {
+	seen := h.learned.AddrPort().Addr().Unmap()
+	if h.p.client && telling(seen) && (!seen.IsLoopback() || !telling(h.p.here) || h.p.here.IsLoopback()) {
+		return seen
+	}
+	return h.p.here
+}
+
+// learn takes note of where a peer has reached us, over a transport whose
+// handshake has ended well. The first counts, and loopback only until there is
+// another. m.mu is held.
+func (m *Messenger) learn(ip netip.Addr) {
+	if !telling(ip) {
 		return
 	}
 	known := &m.learned[0]
@@ -34,16 +82,63 @@ func (m *Messenger) learn(seen msgr2.Addr) {
 func (m *Messenger) tell() {
 	m.told, m.wire = nil, nil
 	for _, a := range m.bound {
-		if ap, err := netip.ParseAddrPort(a.HostPort()); err == nil && ap.Addr().IsUnspecified() {
+		if _, ok := isAny(a); ok {
 			ip, v6 := m.learned[0], m.learned[1]
-			if ap.Addr().Is6() && v6.IsValid() && (!v6.IsLoopback() || !ip.IsValid() || ip.IsLoopback()) {
+			if serves(a, v6) && v6.IsValid() && (!v6.IsLoopback() || !ip.IsValid() || ip.IsLoopback()) {
 				ip = v6
 			}
 			if ip.IsValid() {
-				a.URL = a.Scheme() + "://" + netip.AddrPortFrom(ip, ap.Port()).String()
+				a = onHost(a, ip)
 			}
 		}
 		m.told = append(m.told, a)
 		m.wire = append(m.wire, a.toWire())
 	}
+}
+
+// oursAt is our addresses for a peer that reaches us on ip, and others of ours by
+// which it may have heard of us, for those that know that one may have many.
+func (m *Messenger) oursAt(ip netip.Addr) (addrs, others msgr2.AddrVec) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !telling(ip) {
+		return m.wire, nil
+	}
+	for i, a := range m.bound {
+		told := m.told[i]
+		if _, ok := isAny(a); !ok || !serves(a, ip) {
+			addrs = append(addrs, m.wire[i])
+			continue
+		}
+		at := onHost(a, ip)
+		addrs = append(addrs, at.toWire())
+		if _, unknown := isAny(told); at.URL != told.URL && !unknown {
+			if ap, _ := netip.ParseAddrPort(told.HostPort()); ip.IsLoopback() || !ap.Addr().IsLoopback() {
+				others = append(others, m.wire[i])
+			}
+		}
+	}
+	return addrs, others
+}
+
+// isHere reports whether a is on this host, where b, which is bound, is on all that
+// the host has. m.mu is held.
+func (m *Messenger) isHere(a, b EntityAddr) bool {
+	port, ok := isAny(b)
+	ap, err := netip.ParseAddrPort(a.HostPort())
+	if !ok || err != nil || a.Scheme() != b.Scheme() || ap.Port() != port || (a.Nonce != 0 && a.Nonce != b.Nonce) {
+		return false
+	}
+	ip := ap.Addr().Unmap()
+	if !serves(b, ip) {
+		return false
+	}
+	if ip.IsLoopback() || slices.Contains(m.learned[:], ip) {
+		return true
+	}
+	all, _ := net.InterfaceAddrs() // none: then it is found out by connecting
+	return slices.ContainsFunc(all, func(i net.Addr) bool {
+		p, err := netip.ParsePrefix(i.String())
+		return err == nil && p.Addr().Unmap() == ip
+	})
 }

@@ -1,14 +1,15 @@
 package messenger
 
 import (
+	"fmt"
 	"net/netip"
+	"runtime"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
 	"github.com/argonaut-rdma/argonaut/test/env"
+	"github.com/stretchr/testify/require"
 )
 
 // Who is bound to no particular host learns where it is from whom it connects to,
@@ -66,6 +67,116 @@ func TestOwnAddressIsLearned(t *testing.T) {
 	})
 }
 
+// Each peer is told the address by which it reaches us, and the one by which others
+// may have told it of us: it is one session by either, and each of them is us.
+func TestSeveralInterfaces(t *testing.T) {
+	env.UserSpace(t, "a device is bound to its own address")
+	if runtime.GOOS != "linux" {
+		t.Skip("127.0.0.2 is an address of Linux's loopback alone")
+	}
+	carriers(t, func(t *testing.T, scheme string) {
+		peers := func(num int64) *Messenger {
+			m := newMessenger(t, Config{Name: EntityName{OSD, num}})
+			m.SetPolicy(OSD, LosslessPeerReuse())
+			m.AddDispatcher(&handler{dispatch: echo})
+			return m
+		}
+		call := func(c *Connection) {
+			t.Helper()
+			r, err := c.Call(soon(t), NewMessage(1))
+			require.NoError(t, err)
+			r.Release()
+		}
+		a := peers(0)
+		require.NoError(t, a.Bind(soon(t), AddrVec{{URL: scheme + "://0.0.0.0:0"}}))
+		port, _ := isAny(a.Addrs()[0])
+		at := func(host string) EntityAddr {
+			return EntityAddr{URL: fmt.Sprintf("%s://%s:%d", scheme, host, port), Nonce: a.nonce.Load()}
+		}
+		told := func(c *Connection) AddrVec {
+			_, v, _ := c.Peer()
+			return v
+		}
+		// Who is connected to learns, too, where that is.
+		b := peers(1)
+		require.NoError(t, b.Bind(soon(t), anyAddr(scheme)))
+		ba, err := b.ConnectTo(OSD, AddrVec{{URL: at("127.0.0.1").URL}})
+		require.NoError(t, err)
+		call(ba)
+		require.Equal(t, AddrVec{at("127.0.0.1")}, told(ba))
+		require.Eventually(t, func() bool { return a.Addrs()[0] == at("127.0.0.1") }, patience, time.Millisecond)
+		c := peers(2)
+		require.NoError(t, c.Bind(soon(t), anyAddr(scheme)))
+		ca, err := c.ConnectTo(OSD, AddrVec{{URL: at("127.0.0.2").URL}})
+		require.NoError(t, err)
+		call(ca)
+		require.Equal(t, AddrVec{at("127.0.0.2"), at("127.0.0.1")}, told(ca))
+		require.Equal(t, at("127.0.0.1"), a.Addrs()[0], "the first counts")
+
+		// It heard of the other one from somebody.
+		other, err := c.ConnectTo(OSD, a.Addrs())
+		require.NoError(t, err)
+		require.Same(t, ca, other)
+		for _, host := range []string{"127.0.0.1", "127.0.0.2", "127.0.0.3"} {
+			self, err := a.ConnectTo(OSD, AddrVec{at(host)})
+			require.NoError(t, err)
+			require.Same(t, a.Loopback(), self, host)
+		}
+		// Either side connects again.
+		ac, err := a.ConnectTo(OSD, c.Addrs())
+		require.NoError(t, err)
+		for i := range 4 {
+			for _, x := range [][2]*Connection{{ca, ac}, {ac, ca}} {
+				x[i%2].mu.Lock()
+				l := x[i%2].link
+				x[i%2].mu.Unlock()
+				if l != nil {
+					l.fail("test", errInjected)
+				}
+				call(x[0])
+				call(x[1])
+			}
+		}
+		require.NotZero(t, ca.Stats().Reconnects)
+		for _, m := range []*Messenger{a, c} {
+			require.Zero(t, m.Stats().RemoteResets)
+		}
+		require.Equal(t, 1, c.Stats().Open)
+		require.Equal(t, 2, a.Stats().Open)
+	})
+}
+
+// Whoever has accepted may not say where we are, and a tunnel's loopback is not
+// believed.
+func TestWhereThePeerReachesUs(t *testing.T) {
+	ip := func(s string) (ip netip.Addr) {
+		if s != "" {
+			ip = netip.MustParseAddr(s)
+		}
+		return ip
+	}
+	for _, c := range []struct {
+		client           bool
+		seen, here, want string
+	}{
+		{true, "192.0.2.1", "10.0.0.1", "192.0.2.1"},
+		{true, "192.0.2.1", "", "192.0.2.1"},
+		{true, "192.0.2.1", "127.0.0.1", "192.0.2.1"},
+		{true, "127.0.0.1", "10.0.0.1", "10.0.0.1"},
+		{true, "127.0.0.1", "127.0.0.2", "127.0.0.1"},
+		{true, "::ffff:192.0.2.1", "10.0.0.1", "192.0.2.1"},
+		{true, "0.0.0.0", "10.0.0.1", "10.0.0.1"},
+		{true, "", "10.0.0.1", "10.0.0.1"},
+		{true, "", "", ""},
+		{false, "192.0.2.1", "10.0.0.1", "10.0.0.1"},
+		{false, "192.0.2.1", "", ""},
+	} {
+		h := newHandshake(hsParams{client: c.client, here: ip(c.here)})
+		h.learned = msgr2.AddrFrom(msgr2.AddrMsgr2, netip.AddrPortFrom(ip(c.seen), 1), 0)
+		require.Equal(t, ip(c.want), h.end(), "%+v", c)
+	}
+}
+
 // What is learned last counts where loopback was learned before; names and hosts
 // that were given are left alone.
 func TestWhatIsLearned(t *testing.T) {
@@ -75,7 +186,7 @@ func TestWhatIsLearned(t *testing.T) {
 	m.bound = AddrVec{{URL: "tcp://0.0.0.0:1", Nonce: 5}, {URL: "tcp://[::]:2"}, {URL: "tcp://192.0.2.1:3"}, {URL: "iwarp://node:4"}}
 	m.tell()
 	seen := func(ip string) {
-		m.learn(msgr2.AddrFrom(msgr2.AddrMsgr2, netip.AddrPortFrom(netip.MustParseAddr(ip), 999), 0))
+		m.learn(netip.MustParseAddr(ip))
 	}
 	for _, step := range []struct{ seen, any4, any6 string }{
 		{"0.0.0.0", "0.0.0.0", "[::]"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -210,11 +211,11 @@ func (l *link) failure() error {
 	return l.err
 }
 
-// params is our side of the handshake over this link.
-func (l *link) params(c *Connection, seen, target msgr2.Addr) hsParams {
+// params is our side of the handshake over this link, whose end here is here.
+func (l *link) params(c *Connection, here netip.Addr, seen, target msgr2.Addr) hsParams {
 	m := l.m
 	p := hsParams{
-		client: c != nil, name: m.cfg.Name, nonce: m.nonce.Load(), addrs: m.wireAddrs(),
+		client: c != nil, name: m.cfg.Name, nonce: m.nonce.Load(), addrs: m.wireAddrs(), ours: m.oursAt, here: here,
 		seen: seen, target: target, offered: m.offered, auth: m.cfg.Auth, modes: m.cfg.Modes, remote: l.remote,
 		ended: l.ready, heads: l.scheme != SchemeTCP, session: l, step: l.stepper(),
 	}
@@ -224,7 +225,7 @@ func (l *link) params(c *Connection, seen, target msgr2.Addr) hsParams {
 	if c != nil {
 		p.expect = c.peerType
 		if ours := c.toldOurs(); len(ours) > 0 {
-			p.addrs = ours
+			p.addrs, p.ours = ours, nil
 		}
 		p.policy = func(EntityType) Policy { return c.policyNow() }
 	} else {

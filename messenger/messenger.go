@@ -46,6 +46,7 @@ type Messenger struct {
 	undescribe            []func()      // see describeTo; of New and forgetHeld
 	stop                  chan struct{} // closed when the ticker is to end
 	servedOne             chan struct{} // capacity 1: a call has been served
+	binding               gate          // of Bind and Rebind
 
 	globalSeq, globalID atomic.Uint64
 	epoch, nonce        atomic.Uint32
@@ -63,9 +64,9 @@ type Messenger struct {
 	bound       AddrVec       // as the transports say
 	told        AddrVec       // bound, with what has been learned; replaced as a whole
 	wire        msgr2.AddrVec // told
-	learned     [2]netip.Addr // by us of IPv4 and IPv6, from those who see us; see learn
+	learned     [2]netip.Addr // of IPv4 and IPv6, where peers have reached us; see learn
 	asked       AddrVec       // what Bind was called with
-	listeners   []net.Listener
+	listening   []listening
 	links       map[*link]struct{}
 	halfOpen    halfOpen
 	connections map[*Connection]struct{}
@@ -108,6 +109,7 @@ const (
 	defaultBackoffMax     = 15 * time.Second
 	defaultIdleTimeout    = 15 * time.Minute
 	defaultKeepalive      = 10 * time.Second
+	defaultBindRetryDelay = 5 * time.Second
 	defaultMaxHalfOpen    = 256
 	minHalfOpenPerHost    = 16
 	minWorkers            = 8
@@ -184,11 +186,12 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Nonce == 0 && c.Name.Type != Mon {
 		c.Nonce = uint32(random64()) | 1
 	}
-	if c.DialStream == nil {
-		var d net.Dialer
-		c.DialStream = func(ctx context.Context, hostport string) (net.Conn, error) {
-			return d.DialContext(ctx, "tcp", hostport)
-		}
+	set(&c.BindRetryDelay, defaultBindRetryDelay)
+	if p := c.BindPorts; p != (PortRange{}) && (p.First == 0 || p.Last < p.First) {
+		return bad("BindPorts = %d to %d", p.First, p.Last)
+	}
+	if c.BindBeforeConnect && c.DialStream != nil {
+		return bad("BindBeforeConnect is for the dialer that DialStream replaces")
 	}
 	if c.ListenStream == nil {
 		var lc net.ListenConfig
@@ -221,7 +224,7 @@ func New(cfg Config) (*Messenger, error) {
 		cfg: cfg, log: cfg.Logger, owner: cfg.Arena.Owner("messenger", 0), offered: offered(&cfg),
 		limits: msgr2.Limits{Front: uint32(cfg.MaxFront), Middle: uint32(cfg.MaxFront), Data: uint32(cfg.MaxData)}.WithDefaults(),
 		ex:     ex, inject: newInjector(cfg.Inject), dispatchB: newThrottle(cfg.DispatchBytes),
-		endpoints: map[string]*conn.Endpoint{}, stop: make(chan struct{}), servedOne: make(chan struct{}, 1),
+		endpoints: map[string]*conn.Endpoint{}, stop: make(chan struct{}), servedOne: make(chan struct{}, 1), binding: make(gate, 1),
 		policies: map[EntityType]Policy{}, perType: map[throttleKey]throttles{},
 		links: map[*link]struct{}{}, connections: map[*Connection]struct{}{}, peers: map[peerKey]*Connection{}, reached: map[peerKey]reached{},
 		shut: make(chan struct{}), mark: newHandlerMark(), started: time.Now(),
@@ -231,6 +234,9 @@ func New(cfg Config) (*Messenger, error) {
 	}
 	if cfg.Latencies {
 		m.lat = &latencies{base: time.Now()}
+	}
+	if m.cfg.DialStream == nil {
+		m.cfg.DialStream = m.dialTCP
 	}
 	m.callPool.New, m.sendWaiters.New = newCall, newSendWaiter
 	if m.log == nil {
@@ -259,6 +265,10 @@ func New(cfg Config) (*Messenger, error) {
 		if a := ep.Sinks(); a != cfg.Arena {
 			m.describeTo(a)
 		}
+	}
+	for scheme, ep := range m.endpoints {
+		m.wg.Add(1)
+		go m.watch(scheme, ep) // ends with m.stop
 	}
 	m.ticked.Store(int64(time.Since(m.started)))
 	m.wg.Add(1)
@@ -338,9 +348,10 @@ func (m *Messenger) Endpoints() map[string]*conn.Endpoint { return maps.Clone(m.
 func (m *Messenger) Loopback() *Connection { return m.loop }
 
 // Addrs is the addresses bound, with the ports and the nonce they got. Where the
-// host is unspecified (0.0.0.0, ::) it is the one that peers which we have
-// connected to have seen us at, if there was any yet: as what they tell is used,
-// others must be able to reach us there. One on loopback gives way to any other.
+// host is unspecified (0.0.0.0, ::) it is the one that the first peer has reached
+// us at, if there was any yet: as a peer that we have connected to has seen it, else
+// where we were connected to. One on loopback gives way to any other. A peer that
+// reaches us by another interface is told that address, and this one.
 // With the nonce they are this incarnation's: see ConnectTo.
 func (m *Messenger) Addrs() AddrVec {
 	m.mu.Lock()
@@ -414,11 +425,11 @@ func (m *Messenger) admitLink(l *link) bool {
 func (m *Messenger) opened(l *link, c *Connection, r *hsResult) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.learn(l.hs.end())
 	if l.incoming {
 		m.halfOpen.give(l)
 		return
 	}
-	m.learn(l.hs.learned)
 	if _, live := m.connections[c]; !live || r.resumed {
 		return
 	}
@@ -495,14 +506,4 @@ func (m *Messenger) Stats() Stats {
 		}
 	}
 	return s
-}
-
-// hostAddr is a bound address as it is told: the port that was got, on the host
-// that was asked for if that is a number, else on what the transport says.
-func hostAddr(scheme string, a net.Addr, nonce uint32) EntityAddr {
-	ap, err := netip.ParseAddrPort(a.String())
-	if err != nil {
-		return EntityAddr{URL: scheme + "://" + a.String(), Nonce: nonce}
-	}
-	return EntityAddr{URL: scheme + "://" + ap.String(), Nonce: nonce}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"syscall"
 	"time"
 
@@ -97,7 +98,7 @@ func (m *Messenger) acceptRDMA(scheme string, c *conn.Conn) bool {
 	if !m.admitLink(l) {
 		return false
 	}
-	l.hs = newHandshake(l.params(nil, seenAddr(c.RemoteAddr()), msgr2.Addr{}))
+	l.hs = newHandshake(l.params(nil, endOf(c.LocalAddr()), seenAddr(c.RemoteAddr()), msgr2.Addr{}))
 	ctx, cancel := context.WithCancel(context.Background())
 	c.SetUser(l)
 	return l.attach(newRDMATransport(ctx, l, c), cancel)
@@ -111,7 +112,7 @@ func (m *Messenger) dialRDMA(ctx context.Context, c *Connection, l *link, ep *co
 		return err
 	}
 	target := a.toWire()
-	l.hs = newHandshake(l.params(c, target, target))
+	l.hs = newHandshake(l.params(c, netip.Addr{}, target, target))
 	cn, err := ep.DialUser(dial, a.HostPort(), l)
 	if err != nil {
 		if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
@@ -128,6 +129,7 @@ func (m *Messenger) dialRDMA(ctx context.Context, c *Connection, l *link, ep *co
 	t := newRDMATransport(life, l, cn)
 	// The poller does not touch the handshake before the peer's first frame,
 	// which answers this one.
+	l.hs.p.here = endOf(cn.LocalAddr())
 	first := l.hs.start()
 	if !l.attach(t, cancel) {
 		return l.failure()

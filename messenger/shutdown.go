@@ -47,7 +47,7 @@ func (m *Messenger) Shutdown(ctx context.Context) error {
 	end := newDeadline()
 	m.shutting = end
 	m.closing.Store(true)
-	listeners := m.listeners
+	listening := m.listening
 	connections := []*Connection{m.loop}
 	for c := range m.connections {
 		connections = append(connections, c)
@@ -66,8 +66,10 @@ func (m *Messenger) Shutdown(ctx context.Context) error {
 		m.log.Info("shutdown", "step", name)
 	}
 
-	for _, ln := range listeners {
-		ln.Close()
+	for _, l := range listening {
+		if l.ln != nil { // the endpoints see to theirs
+			l.ln.Close()
+		}
 	}
 	for _, c := range connections {
 		c.refuseSends()

@@ -142,6 +142,9 @@ func (c *Connection) open(l *link, r *hsResult) {
 		return
 	}
 	c.link, c.err = l, nil
+	if r.resumed {
+		l.numbered = c.session.Acked // 0 where it begins anew
+	}
 	c.policy.Lossy = c.session.Policy.Lossy
 	if !r.resumed {
 		c.peer, c.verified, c.features, c.addrs = r.peer, r.verified, r.features, r.addrs

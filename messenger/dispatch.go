@@ -10,8 +10,9 @@ import (
 )
 
 // receive takes a complete message from the link's reader: it numbers it,
-// matches replies, and hands the rest to the dispatchers. It takes m.
-func (l *link) receive(h *msgr2.Header, m *Message) {
+// matches replies, and hands the rest to the dispatchers. It takes m. Errors:
+// ErrProtocol, and the link is to end.
+func (l *link) receive(h *msgr2.Header, m *Message) error {
 	c := l.owner.Load()
 	l.touch(true)
 	m.Conn = c
@@ -23,7 +24,7 @@ func (l *link) receive(h *msgr2.Header, m *Message) {
 			if err != nil {
 				c.broken(l, "inject", err)
 			}
-			return
+			return nil
 		}
 	}
 	var batch [ackBatch]*Message
@@ -33,14 +34,19 @@ func (l *link) receive(h *msgr2.Header, m *Message) {
 	if c.link != l { // closed, or another transport has taken over
 		c.mu.Unlock()
 		m.Release()
-		return
+		return nil
 	}
 	if c.refuse || l.last.Load() {
 		c.mu.Unlock()
 		l.receiveLast(h, m)
-		return
+		return nil
 	}
 	last := c.session.InSeq
+	if h.Seq > last && h.Seq-last-1 > l.gap && l.own&featureGaps != 0 && c.lossless() {
+		c.mu.Unlock()
+		return fmt.Errorf("%w: message %d comes after %d, and the peer has said of %d numbers between that they are not sent: it is to send what is missing",
+			ErrProtocol, h.Seq, last, l.gap)
+	}
 	v := c.session.Receive(h.Seq, h.AckSeq)
 	acked := c.acked(&batch)
 	ackNow := v != session.Duplicate && c.received(size)
@@ -55,10 +61,12 @@ func (l *link) receive(h *msgr2.Header, m *Message) {
 		n.duplicates.Add(1)
 		c.m.inject.unexpected("old message", c)
 		m.Release()
-		return
+		return nil
 	case session.Skipped:
 		n.skipped.Add(1)
-		c.logGap(l, last, h.Seq)
+		if h.Seq-last-1 > l.gap {
+			c.logGap(l, last, h.Seq)
+		}
 		c.m.inject.unexpected("skipped message", c)
 	}
 	n.received.Add(1)
@@ -68,9 +76,10 @@ func (l *link) receive(h *msgr2.Header, m *Message) {
 	}
 	if own {
 		l.receiveOwn(m)
-		return
+		return nil
 	}
 	c.dispatch(m, l.lastReceived.Load(), l.own != 0, l.own&featureRefusals != 0)
+	return nil
 }
 
 // gapLogPause is the least time between two lines about gaps, of all peers.

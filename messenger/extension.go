@@ -15,9 +15,10 @@ import (
 const (
 	extDeadline = 1 // le64 nanoseconds that the caller still waits
 	extTrace    = 2 // trace id 16, span id 8, flags 1
+	extGap      = 3 // le64 how many numbers before the message's are not sent
 
 	// extensionMax is the largest extension that is sent, bytes.
-	extensionMax = 10 + 2 + traceLen
+	extensionMax = 10 + 2 + traceLen + 10
 	traceLen     = 25
 )
 
@@ -51,32 +52,43 @@ func (p *purpose) appendExtension(dst []byte, t *TraceContext, now time.Time) []
 	return dst
 }
 
+// appendGap appends that gap numbers before the message's are not sent.
+func appendGap(dst []byte, gap uint64) []byte {
+	return binary.LittleEndian.AppendUint64(append(dst, extGap, 8), gap)
+}
+
 // maxWait bounds the deadline that a peer may set, so that it can be computed
 // with.
 const maxWait = 365 * 24 * time.Hour
 
-func (m *Message) decodeExtension(p []byte) error {
+// decodeExtension reads an extension. What concerns the session it returns.
+func (m *Message) decodeExtension(p []byte) (gap uint64, err error) {
 	for len(p) > 0 {
 		if len(p) < 2 || len(p) < 2+int(p[1]) {
-			return fmt.Errorf("%w: cut extension", ErrProtocol)
+			return 0, fmt.Errorf("%w: cut extension", ErrProtocol)
 		}
 		kind, value := p[0], p[2:2+int(p[1])]
 		p = p[2+len(value):]
 		switch kind {
 		case extDeadline:
 			if len(value) != 8 {
-				return fmt.Errorf("%w: deadline of %d bytes", ErrProtocol, len(value))
+				return 0, fmt.Errorf("%w: deadline of %d bytes", ErrProtocol, len(value))
 			}
 			wait := min(binary.LittleEndian.Uint64(value), uint64(maxWait))
 			m.deadline = time.Now().Add(time.Duration(wait))
 		case extTrace:
 			if len(value) != traceLen {
-				return fmt.Errorf("%w: trace context of %d bytes", ErrProtocol, len(value))
+				return 0, fmt.Errorf("%w: trace context of %d bytes", ErrProtocol, len(value))
 			}
 			copy(m.Trace.TraceID[:], value)
 			copy(m.Trace.SpanID[:], value[16:])
 			m.Trace.Flags = value[24]
+		case extGap:
+			if len(value) != 8 {
+				return 0, fmt.Errorf("%w: gap of %d bytes", ErrProtocol, len(value))
+			}
+			gap = binary.LittleEndian.Uint64(value)
 		}
 	}
-	return nil
+	return gap, nil
 }

@@ -25,9 +25,11 @@ const (
 	featureRefusals uint64 = 1 << 57
 	// featureLimits: HELLO says how large a message may be.
 	featureLimits uint64 = 1 << 56
+	// featureGaps: numbers of messages that are not sent are announced.
+	featureGaps uint64 = 1 << 55
 
 	ownFeatures = featureArgonaut | featureGrants | featureNoDataCRC | featureOwnAuth | featurePushed | featureFrames |
-		featureRefusals | featureLimits
+		featureRefusals | featureLimits | featureGaps
 )
 
 // Ceph's feature bits that the frames themselves need (Ceph: MSG_ADDR2 and
@@ -50,7 +52,7 @@ func negotiated(ours, theirs uint64) uint64 {
 
 func offered(cfg *Config) uint64 {
 	f := msgr2.FeatureRevision1 | featureArgonaut | featureGrants | featureOwnAuth | featurePushed | featureFrames |
-		featureRefusals | featureLimits
+		featureRefusals | featureLimits | featureGaps
 	if cfg.NoDataCRC {
 		f |= featureNoDataCRC
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
 )
 
 // lossyTransport loses the first frame that is sent.
@@ -61,37 +63,177 @@ func TestNothingFollowsALostFrame(t *testing.T) {
 	})
 }
 
-// A gap in the numbers of messages is counted each time, and logged now and then.
+// collect is a dispatcher that tells the types of what comes.
+func collect(to chan uint16) *handler {
+	return &handler{dispatch: func(_ context.Context, m *Message) bool {
+		defer m.Release()
+		to <- m.Type
+		return true
+	}}
+}
+
+// sendTypes sends messages of these types.
+func sendTypes(t *testing.T, c *Connection, types ...uint16) {
+	t.Helper()
+	for _, typ := range types {
+		require.NoError(t, c.Send(soon(t), NewMessage(typ)))
+	}
+}
+
+// A gap of a peer that does not announce those that it means is counted each time,
+// and logged now and then.
 func TestGapsAreLogged(t *testing.T) {
 	carriers(t, func(t *testing.T, scheme string) {
 		var lines syncSlice[string]
-		got := make(chan struct{}, 8)
-		p := newPair(t, scheme, Config{Logger: newLogger(&lines)}, Config{}, &handler{fast: func(m *Message) bool {
-			m.Release()
-			got <- struct{}{}
-			return true
-		}}, nil)
+		got := make(chan uint16, 8)
+		server := newMessenger(t, Config{Name: EntityName{OSD, 0}, Logger: newLogger(&lines)})
+		server.SetPolicy(Client, StatefulServer())
+		server.AddDispatcher(collect(got))
+		require.NoError(t, server.Bind(soon(t), anyAddr(scheme)))
+		client := newMessenger(t, Config{})
+		client.offered &^= featureGaps
+		client.SetPolicy(OSD, LosslessClient())
+		c, err := client.ConnectTo(OSD, server.Addrs())
+		require.NoError(t, err)
+		require.NoError(t, c.Ready(soon(t)))
 		for range 3 {
-			p.c.mu.Lock()
-			p.c.session.OutSeq += 5
-			p.c.mu.Unlock()
-			require.NoError(t, p.c.Send(soon(t), NewMessage(1)))
+			skipNumbers(c, 5)
+			sendTypes(t, c, 1)
 			receiveOne(t, got, "message")
 		}
-		require.EqualValues(t, 3, p.server.Stats().Skipped)
+		require.EqualValues(t, 3, server.Stats().Skipped)
 		gaps := slices.DeleteFunc(lines.all(), func(s string) bool { return !strings.Contains(s, "numbers of received messages are missing") })
 		require.NotEmpty(t, gaps)
 		require.Contains(t, gaps[0], "after=0 next=6 gaps=1")
 		require.Contains(t, gaps[0], "level=WARN")
-		if p.server.clock() < int64(gapLogPause) {
+		if server.clock() < int64(gapLogPause) {
 			require.Len(t, gaps, 1)
 		}
-		p.server.gapLogged.Store(-int64(gapLogPause)) // long ago
-		p.c.mu.Lock()
-		p.c.session.OutSeq++
-		p.c.mu.Unlock()
-		require.NoError(t, p.c.Send(soon(t), NewMessage(1)))
+		server.gapLogged.Store(-int64(gapLogPause)) // long ago
+		skipNumbers(c, 1)
+		sendTypes(t, c, 1)
 		receiveOne(t, got, "message")
 		require.Equal(t, len(gaps)+1, strings.Count(lines.String(), "numbers of received messages are missing"))
+		require.Zero(t, c.Stats().Reconnects)
+	})
+}
+
+// skipNumbers has c give up n numbers.
+func skipNumbers(c *Connection, n uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.session.OutSeq += n
+}
+
+// A gap that is meant is announced: it is counted, and nothing else.
+func TestMeantGaps(t *testing.T) {
+	carriers(t, func(t *testing.T, scheme string) {
+		got := make(chan uint16, 8)
+		p := newPairOf(t, scheme, StatefulServer(), LosslessClient(), collect(got))
+		sendTypes(t, p.c, 1)
+		require.EqualValues(t, 1, receiveOne(t, got, "message"))
+		skipNumbers(p.c, 1<<40)
+		for typ := range uint16(3) {
+			sendTypes(t, p.c, typ)
+			require.Equal(t, typ, receiveOne(t, got, "message"))
+		}
+		require.EqualValues(t, 1, p.server.Stats().Skipped)
+		require.EqualValues(t, 1<<40+4, p.c.Stats().OutSeq)
+		// Also those of before that are not sent on the next transport.
+		skipNumbers(p.c, 3)
+		p.c.mu.Lock()
+		l := p.c.link
+		p.c.mu.Unlock()
+		l.fail("test", errInjected)
+		sendTypes(t, p.c, 9)
+		require.EqualValues(t, 9, receiveOne(t, got, "message"))
+		require.EqualValues(t, 2, p.server.Stats().Skipped)
+		require.EqualValues(t, 1, p.c.Stats().Reconnects)
+		require.Zero(t, p.server.Stats().ProtocolErrors)
+	})
+}
+
+// choosyTransport does with a frame what is to be done with it.
+type choosyTransport struct {
+	transport
+	fate func(f *outFrame) (bool, error) // false: it is sent
+}
+
+func (t *choosyTransport) send(f outFrame) error {
+	if taken, err := t.fate(&f); taken || err != nil {
+		return err
+	}
+	return t.transport.send(f)
+}
+
+func (t *choosyTransport) try(outFrame) (bool, error) { return false, nil }
+
+// choose has the present transport of c do so with messages.
+func choose(c *Connection, fate func(f *outFrame) (bool, error)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.t = &choosyTransport{l.t, func(f *outFrame) (bool, error) {
+		if msgr2.Tag(f.head[0]) != msgr2.TagMessage {
+			return false, nil
+		}
+		return fate(f)
+	}}
+}
+
+// What is lost between the two, without an error, ends the transport, and is sent
+// again on the next one.
+func TestLossIsToldFromGaps(t *testing.T) {
+	carriers(t, func(t *testing.T, scheme string) {
+		got := make(chan uint16, 8)
+		p := newPairOf(t, scheme, StatefulServer(), LosslessClient(), collect(got))
+		var sends atomic.Int32
+		choose(p.c, func(f *outFrame) (bool, error) {
+			lost := sends.Add(1) == 2
+			if lost {
+				if f.data != nil {
+					f.data.Release()
+				}
+				f.over()
+			}
+			return lost, nil
+		})
+		sendTypes(t, p.c, 1, 2, 3, 4)
+		for typ := uint16(1); typ <= 4; typ++ {
+			require.Equal(t, typ, receiveOne(t, got, "message"))
+		}
+		require.EqualValues(t, 1, p.server.Stats().ProtocolErrors)
+		require.EqualValues(t, 1, p.c.Stats().Reconnects)
+		require.Zero(t, p.server.Stats().Skipped)
+		require.Zero(t, p.c.Stats().Undelivered)
+		require.Empty(t, got)
+	})
+}
+
+// What turns out to be too large when it is sent is given up, without an end of the
+// transport, and the peer knows.
+func TestGivenUpNumbersAreAnnounced(t *testing.T) {
+	carriers(t, func(t *testing.T, scheme string) {
+		got := make(chan uint16, 8)
+		p := newPairOf(t, scheme, StatefulServer(), LosslessClient(), collect(got))
+		var sends atomic.Int32
+		choose(p.c, func(*outFrame) (bool, error) {
+			if n := sends.Add(1); n == 2 || n == 3 {
+				return false, ErrTooLarge
+			}
+			return false, nil
+		})
+		sendTypes(t, p.c, 1, 2, 3, 4, 5)
+		for _, typ := range []uint16{1, 4, 5} {
+			require.Equal(t, typ, receiveOne(t, got, "message"))
+		}
+		s := p.server.Stats()
+		require.EqualValues(t, 1, s.Skipped)
+		require.Zero(t, s.ProtocolErrors)
+		require.Zero(t, p.c.Stats().Reconnects)
+		require.EqualValues(t, 2, p.c.Stats().Undelivered)
+		require.Eventually(t, func() bool { return p.c.Stats().UnackedMessages == 0 }, patience, time.Millisecond)
 	})
 }

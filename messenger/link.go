@@ -105,7 +105,12 @@ type link struct {
 	hs    *handshake
 	adm   admission
 	limit throttles
+	gap   uint64 // numbers that are not sent, before the message that is read
 	rdma  rdmaState
+
+	// numbered is the number of the last message that was sent, or that the peer has
+	// said to have: Connection.mu guards it.
+	numbered uint64
 
 	// own is the features of our own in use, shield is secure mode, nil in crc
 	// mode; set before the link is open.
@@ -363,6 +368,7 @@ func (l *link) exempt(h *msgr2.Header) bool {
 func (l *link) fill(m *Message, h *msgr2.Header) error {
 	m.Type, m.Priority, m.Version, m.CompatVersion = h.Type, h.Priority, h.Version, h.CompatVersion
 	m.TID, m.Seq = h.TID, h.Seq
+	l.gap = 0
 	if l.own == 0 {
 		return nil
 	}
@@ -372,7 +378,8 @@ func (l *link) fill(m *Message, h *msgr2.Header) error {
 			return fmt.Errorf("%w: extension of %d bytes in a front of %d", ErrProtocol, n, len(m.Front))
 		}
 		at := len(m.Front) - n
-		if err := m.decodeExtension(m.Front[at:]); err != nil {
+		var err error
+		if l.gap, err = m.decodeExtension(m.Front[at:]); err != nil {
 			return err
 		}
 		m.Front = m.Front[:at]

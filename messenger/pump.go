@@ -158,7 +158,7 @@ func (c *Connection) drain() {
 		if buf == nil {
 			buf, c.scratch = c.scratch[:0], nil
 		}
-		replayed := e.seq != 0
+		replayed, numbered := e.seq != 0, l.numbered
 		f := c.frame(buf[:0], l, &e)
 		buf = f.head
 		kept := c.keeps(&e)
@@ -197,6 +197,7 @@ func (c *Connection) drain() {
 		}
 		if errors.Is(err, ErrTooLarge) {
 			c.mu.Lock()
+			l.numbered = numbered // the peer learns of the gap
 			var m *Message
 			if kept {
 				if m = c.forgetSent(e.seq); m != nil {

@@ -71,18 +71,25 @@ func TestMessageReferences(t *testing.T) {
 
 func TestExtension(t *testing.T) {
 	var m Message
-	require.NoError(t, m.decodeExtension([]byte{99, 1, 0}), "unknown kinds are skipped")
-	require.NoError(t, m.decodeExtension([]byte{extDeadline, 8, 255, 255, 255, 255, 255, 255, 255, 255}))
+	_, err := m.decodeExtension([]byte{99, 1, 0})
+	require.NoError(t, err, "unknown kinds are skipped")
+	gap, err := m.decodeExtension(appendGap([]byte{extDeadline, 8, 255, 255, 255, 255, 255, 255, 255, 255}, 7))
+	require.NoError(t, err)
+	require.EqualValues(t, 7, gap)
 	require.False(t, m.deadline.IsZero())
-	for _, bad := range [][]byte{{1}, {1, 8, 0}, {extDeadline, 4, 0, 0, 0, 0}, {extTrace, 1, 0}} {
-		require.ErrorIs(t, m.decodeExtension(bad), ErrProtocol)
+	for _, bad := range [][]byte{{1}, {1, 8, 0}, {extDeadline, 4, 0, 0, 0, 0}, {extTrace, 1, 0}, {extGap, 2, 0, 0}} {
+		_, err := m.decodeExtension(bad)
+		require.ErrorIs(t, err, ErrProtocol)
 	}
+	all := (&purpose{deadline: time.Now()}).appendExtension(nil, &TraceContext{TraceID: [16]byte{1}}, time.Now())
+	require.Len(t, appendGap(all, 1), extensionMax)
 }
 
 func FuzzExtension(f *testing.F) {
 	f.Add([]byte{extDeadline, 8, 1, 2, 3, 4, 5, 6, 7, 8})
 	f.Add((&purpose{deadline: time.Now()}).appendExtension(nil, &TraceContext{TraceID: [16]byte{1}}, time.Now()))
-	f.Fuzz(func(t *testing.T, p []byte) { _ = new(Message).decodeExtension(p) })
+	f.Add(appendGap(nil, 1<<63))
+	f.Fuzz(func(t *testing.T, p []byte) { _, _ = new(Message).decodeExtension(p) })
 }
 
 func TestGrantsCode(t *testing.T) {

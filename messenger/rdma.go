@@ -346,7 +346,10 @@ func (l *link) rdmaFrame(msg conn.Message) (err error) {
 		m.Release()
 		return err
 	}
-	l.receive(&h, m)
+	if err := l.receive(&h, m); err != nil {
+		m.Release()
+		return err
+	}
 	return nil
 }
 

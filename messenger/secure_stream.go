@@ -136,6 +136,5 @@ func (r *streamReader) sealedMessage(ctx context.Context, sh *shield) (err error
 	if err := l.fill(m, &r.h); err != nil {
 		return err
 	}
-	l.receive(&r.h, m)
-	return nil
+	return l.receive(&r.h, m)
 }

@@ -226,7 +226,7 @@ func (c *Connection) try(l *link, e *entry) (bool, error) {
 			return false, err
 		}
 	}
-	before, seq := c.session, e.seq
+	before, seq, numbered := c.session, e.seq, l.numbered
 	f := c.frame(c.scratch[:0], l, e)
 	c.scratch = f.head
 	ok, err := l.t.try(f)
@@ -236,7 +236,7 @@ func (c *Connection) try(l *link, e *entry) (bool, error) {
 			e.untake(f.data)
 		}
 		f.over()
-		c.session, e.seq = before, seq
+		c.session, e.seq, l.numbered = before, seq, numbered
 	case c.keeps(e):
 		c.keep(e)
 	}
@@ -279,11 +279,21 @@ func (c *Connection) frame(dst []byte, l *link, e *entry) outFrame {
 	}
 	c.unacked, c.unackedB = 0, 0
 	front := m.Front
+	gap := uint64(0)
+	if h.Seq > l.numbered {
+		gap, l.numbered = h.Seq-l.numbered-1, h.Seq
+	}
 	if l.own != 0 {
 		h.Flags |= e.flags
-		if e.extended(&m.Trace) {
+		if l.own&featureGaps == 0 {
+			gap = 0
+		}
+		if gap > 0 || e.extended(&m.Trace) {
 			c.front = append(c.front[:0], front...)
 			c.front = e.appendExtension(c.front, &m.Trace, time.Now())
+			if gap > 0 {
+				c.front = appendGap(c.front, gap)
+			}
 			h.Reserved = uint16(len(c.front) - len(front))
 			front = c.front
 		}

@@ -306,8 +306,7 @@ func (r *streamReader) message(ctx context.Context) (err error) {
 	if err := l.fill(m, &r.h); err != nil {
 		return err
 	}
-	l.receive(&r.h, m)
-	return nil
+	return l.receive(&r.h, m)
 }
 
 // destination returns the memory for the data: what the peer was granted, when

@@ -172,8 +172,11 @@ func (m *Messenger) bind(ctx context.Context, addrs AddrVec, avoid []uint16) (er
 func (m *Messenger) listenPatiently(ctx context.Context, a EntityAddr, avoid []uint16) (l listening, err error) {
 	for again := 0; ; again++ {
 		l, err = m.listenSomewhere(ctx, a, avoid)
-		if err == nil || again >= m.cfg.BindRetries || errors.Is(err, ErrClosed) || ctx.Err() != nil {
+		if err == nil || again >= m.cfg.BindRetries || errors.Is(err, ErrClosed) {
 			return l, err
+		}
+		if ended := ctx.Err(); ended != nil {
+			return l, fmt.Errorf("%w: %w", ended, err)
 		}
 		m.log.Warn("listening failed, trying again", "addr", a.URL, "in", m.cfg.BindRetryDelay, "err", err)
 		pause := time.NewTimer(m.cfg.BindRetryDelay)

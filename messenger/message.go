@@ -55,7 +55,7 @@ type Message struct {
 	flags    uint8           // of a received message: header flags of our own
 	deadline time.Time       // of a received call, zero for none
 	budget   budget          // what the throttles gave; returned with the last reference
-	own      []byte          // Front's memory, kept for the next use
+	own      []byte          // memory of Front, and of a received Middle, kept for the next use
 	serving  bool            // a call, and in Conn.serving as callTID; set before it is dispatched
 	callTID  uint64          // TID when it came: Call on another connection gives a message its own
 	stopped  atomic.Bool     // of a call being served: nobody waits for the answer
@@ -105,6 +105,16 @@ func (m *Message) Grow(n int) {
 		m.own = make([]byte, 0, max(n, minFront))
 	}
 	m.Front = m.own[:0]
+}
+
+// growParts sets Front and Middle to n and k bytes of the message's own memory, one
+// behind the other, which hold anything.
+func (m *Message) growParts(n, k int) {
+	m.Grow(n + k)
+	b := m.own[:n+k]
+	if m.Front = b[:n]; k > 0 {
+		m.Front, m.Middle = b[:n:n], b[n:]
+	}
 }
 
 // Retain takes another reference and returns m.

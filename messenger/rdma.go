@@ -328,11 +328,9 @@ func (l *link) rdmaFrame(msg conn.Message) (err error) {
 	}
 	m := NewMessage(h.Type)
 	m.budget = l.takeAdmitted(&h, int64(front)+int64(middle)+n)
-	m.Grow(front)
-	m.Front = append(m.Front, head[:front]...)
-	if middle > 0 {
-		m.Middle = append([]byte(nil), head[front:front+middle]...)
-	}
+	m.growParts(front, middle)
+	copy(m.Front, head)
+	copy(m.Middle, head[front:])
 	m.Data, data = data, nil
 	l.place(&h, m)
 	if err := l.rdmaEpilogue(&p, head[front+middle:], m); err != nil {

@@ -119,11 +119,9 @@ func (r *streamReader) sealedMessage(ctx context.Context, sh *shield) (err error
 			}
 			return err
 		}
-		m.Grow(len(segs[0]))
-		m.Front = append(m.Front, segs[0]...)
-		if len(segs[1]) > 0 {
-			m.Middle = append([]byte(nil), segs[1]...)
-		}
+		m.growParts(len(segs[0]), len(segs[1]))
+		copy(m.Front, segs[0])
+		copy(m.Middle, segs[1])
 		if data := segs[2]; len(data) > 0 {
 			var done func()
 			if m.Data, done, err = r.destination(ctx, m, int64(len(data))); err != nil {

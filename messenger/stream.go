@@ -270,13 +270,11 @@ func (r *streamReader) message(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	m.Grow(int(s[msgr2.SegFront].Len))
-	m.Front = m.Front[:s[msgr2.SegFront].Len]
+	m.growParts(int(s[msgr2.SegFront].Len), int(s[msgr2.SegMiddle].Len))
 	if err := r.t.s.ReadFull(m.Front); err != nil {
 		return unexpected(err)
 	}
-	if n := s[msgr2.SegMiddle].Len; n > 0 {
-		m.Middle = make([]byte, n)
+	if len(m.Middle) > 0 {
 		if err := r.t.s.ReadFull(m.Middle); err != nil {
 			return unexpected(err)
 		}

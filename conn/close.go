@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -137,6 +138,7 @@ func (c *Conn) reap(graceful bool) {
 	defer c.e.wg.Done()
 	<-c.setUp // c.qp is known from here on
 	c.kick(mailFail)
+	c.note(slog.LevelDebug, "connection ended", "err", c.Err())
 	if c.first != nil {
 		c.first.Stop()
 	}
@@ -153,7 +155,7 @@ func (c *Conn) reap(graceful bool) {
 	// To ERR first: a peer that is in the middle of a transfer sees the
 	// connection go, not its key.
 	if err := c.qp.SetError(); err != nil {
-		c.e.log.Warn("set QP to ERR", "remote", c.remote, "err", err)
+		c.note(slog.LevelWarn, "set QP to ERR", "err", err)
 	}
 	c.withdraw(false)
 	c.drain()
@@ -167,7 +169,7 @@ func (c *Conn) reap(graceful bool) {
 		}
 		// Until it is destroyed the device may use the buffers: they stay
 		// referenced, and Endpoint.Shutdown names the connection.
-		c.e.log.Warn("destroy QP", "remote", c.remote, "err", err)
+		c.note(slog.LevelWarn, "destroy QP", "err", err)
 		time.Sleep(destroyRetry)
 		c.withdraw(false)
 	}

@@ -1,6 +1,8 @@
 package conn
 
 import (
+	"log/slog"
+
 	"github.com/argonaut-rdma/argonaut/verbs"
 )
 
@@ -42,7 +44,7 @@ func (p *poller) completed(l *lane, wc *verbs.WC) {
 		ok := c.retire(index)
 		c.mu.Unlock()
 		if !ok {
-			p.e.log.Error("completion of a send that is not outstanding", "seq", index, "remote", c.remote)
+			c.note(slog.LevelError, "completion of a send that is not outstanding", "seq", index)
 		}
 	case wrControl:
 		c.mu.Lock()

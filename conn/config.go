@@ -114,7 +114,8 @@ type Config struct {
 	// trying again. It runs on a poller and must not block. May be nil.
 	OnWritable func(*Conn)
 
-	// Logger gets what no caller can be told. nil: silent.
+	// Logger gets what no caller can be told, and at Debug when connections begin
+	// and end. Lines about one have Conn.ID as "link". nil: silent.
 	Logger *slog.Logger
 
 	// Test hooks: what the device would have to lack.

@@ -3,6 +3,7 @@ package conn
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"sync"
@@ -22,6 +23,7 @@ import (
 // onesided, complete and close have one kind of event each.
 type Conn struct {
 	// Set before the connection is used.
+	id     uint64
 	e      *Endpoint
 	l      *lane
 	p      *poller
@@ -126,6 +128,21 @@ func (c *Conn) Grants() (n int) {
 		n += len(gs)
 	}
 	return n
+}
+
+// ID numbers the connections of the process, from 1 on. Every line of the log
+// about one has it as "link".
+func (c *Conn) ID() uint64 { return c.id }
+
+// lastID is that of the youngest connection.
+var lastID atomic.Uint64
+
+// note writes a line about the connection into the log. It needs no lock.
+func (c *Conn) note(level slog.Level, msg string, args ...any) {
+	ctx := context.Background()
+	if c.e.log.Enabled(ctx, level) {
+		c.e.log.Log(ctx, level, msg, append([]any{"link", c.id, "remote", c.remote}, args...)...)
+	}
 }
 
 // Epoch is the number of this connection that grants carry.

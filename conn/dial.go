@@ -3,6 +3,7 @@ package conn
 import (
 	"context"
 	"errors"
+	"log/slog"
 
 	"github.com/argonaut-rdma/argonaut/conn/internal/wire"
 	"github.com/argonaut-rdma/argonaut/verbs"
@@ -41,6 +42,7 @@ func (e *Endpoint) DialUser(ctx context.Context, addr string, user any) (*Conn, 
 		return nil, err
 	}
 	e.stats.dialed.Add(1)
+	c.note(slog.LevelDebug, "connection made", "qpn", c.qp.QPN())
 	c.mu.Lock()
 	c.open = true
 	c.pump() // the acceptor waits for our first frame

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 )
@@ -83,7 +84,7 @@ func (c *Conn) goodbye(ctx context.Context) {
 		case <-c.done:
 			return
 		case <-ctx.Done():
-			c.e.log.Warn("shutdown", "err", c.unfinished(ctx.Err()))
+			c.note(slog.LevelWarn, "shutdown", "err", c.unfinished(ctx.Err()))
 		}
 	}
 	c.abort()

@@ -234,7 +234,7 @@ func (e *Endpoint) join(remote string, dialer bool, cancel context.CancelFunc) (
 		return nil, err
 	}
 	c := &Conn{
-		e: e, l: l, p: l.p, rq: l.rq, remote: netAddr(remote), dialer: dialer, greet: dialer,
+		id: lastID.Add(1), e: e, l: l, p: l.p, rq: l.rq, remote: netAddr(remote), dialer: dialer, greet: dialer,
 		maxSGE: max(min(e.caps.MaxSGE, maxSendSGE), 2),
 		done:   make(chan struct{}), cut: make(chan struct{}),
 		setUp: make(chan struct{}), cancel: cancel, progress: make(chan struct{}, 1),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 
 	"github.com/argonaut-rdma/argonaut/buffer"
@@ -302,7 +303,7 @@ func (c *Conn) withdraw(gone bool) {
 			if !gone && g.Kind() == buffer.KeyWide {
 				left = append(left, g)
 			} else if err := g.Revoke(); err != nil {
-				c.e.log.Warn("revoke a grant", "remote", c.remote, "err", err)
+				c.note(slog.LevelWarn, "revoke a grant", "err", err)
 				left = append(left, g)
 			}
 		}
@@ -317,7 +318,7 @@ func (c *Conn) withdraw(gone bool) {
 		}
 		// Keys may be left of a payload that was refused.
 		if err := errors.Join(revokeAll(d.grants), d.finish()); err != nil {
-			c.e.log.Warn("revoke a rendezvous", "remote", c.remote, "err", err)
+			c.note(slog.LevelWarn, "revoke a rendezvous", "err", err)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"slices"
 	"time"
@@ -134,6 +135,7 @@ func (e *Endpoint) answer(r *verbs.ConnRequest) {
 		return
 	}
 	e.stats.accepted.Add(1)
+	c.note(slog.LevelDebug, "connection accepted", "qpn", c.qp.QPN())
 	// The first packet may have been faster than this goroutine.
 	c.mu.Lock()
 	c.ready = true

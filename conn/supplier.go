@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -80,12 +81,12 @@ func (s *supplier) serve(r request) {
 	if r.kind != askWake {
 		began := time.Now()
 		t := time.AfterFunc(longWait, func() {
-			s.e.log.Warn("a connection stands still: no arena memory for what it has received; it goes on when somebody releases some, or with a larger arena",
-				"remote", r.c.remote, "bytes", r.n, "account", fmt.Sprintf("%+v", s.e.arena.Account()))
+			r.c.note(slog.LevelWarn, "a connection stands still: no arena memory for what it has received; it goes on when somebody releases some, or with a larger arena",
+				"bytes", r.n, "account", fmt.Sprintf("%+v", s.e.arena.Account()))
 		})
 		defer func() {
 			if !t.Stop() {
-				s.e.log.Info("a connection has stood still for want of memory", "remote", r.c.remote, "bytes", r.n, "for", time.Since(began))
+				r.c.note(slog.LevelInfo, "a connection has stood still for want of memory", "bytes", r.n, "for", time.Since(began))
 			}
 		}()
 	}

@@ -129,6 +129,9 @@ type Config struct {
 	// Inject makes things go wrong, for tests.
 	Inject *Inject
 
-	// Logger gets what no caller can be told; nothing per message. nil: silent.
+	// Logger gets what no caller can be told, and at Info what becomes of sessions;
+	// nothing per message. Each line has Name as "entity"; those about a Connection
+	// have its ID as "conn", those about a connection of an endpoint conn.Conn.ID
+	// as "link"; "session opened" and "session reconnected" have both. nil: silent.
 	Logger *slog.Logger
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"slices"
 	"time"
@@ -266,7 +267,7 @@ func (m *Messenger) tryAddress(c *Connection, a EntityAddr) (last *link, how tri
 			return l, triedOver, nil
 		}
 		last = l
-		m.log.Debug("connecting failed", "peer", l.remote, "err", err)
+		c.note(slog.LevelDebug, "connecting failed", "addr", l.remote, "err", err)
 		if errors.As(err, new(errRefused)) {
 			c.strand.push(event{kind: eventRefused})
 		}
@@ -293,6 +294,7 @@ func (c *Connection) attemptFailed(l *link, err error) {
 	open := c.session.State == session.Open // the server had agreed
 	if permanent(err) && !c.lossless() {
 		c.close(err)
+		c.note(slog.LevelInfo, "session ended", "err", err)
 		c.m.n.faults.Add(1)
 		c.strand.push(event{kind: eventReset})
 		return

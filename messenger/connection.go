@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -43,11 +44,11 @@ func (s State) String() string {
 // needs the peer fails with an error that wraps Err.
 type Connection struct {
 	m         *Messenger
+	id        uint32 // see ID
 	peerType  EntityType
 	loop      bool // the loopback
 	anonymous bool
-	refusals  atomic.Int32 // messages of typeRefused that live
-	keys      []peerKey    // its places in Messenger.peers; guarded by Messenger.mu
+	keys      []peerKey // its places in Messenger.peers; guarded by Messenger.mu
 	strand    strand
 	ctx       context.Context // the handlers'; ends with the connection
 	cancel    context.CancelFunc
@@ -78,13 +79,14 @@ type Connection struct {
 	kept       int64       // bytes in sent and replay
 	connecting bool        // connect runs
 	isReady    bool
-	gaveUp     bool // shutting down: nobody is at the peer's address
-	draining   bool // a goroutine runs drain
-	refuse     bool // no new sends but replies: shutting down
-	mute       bool // no new sends at all
-	down       bool // marked down: nothing is dispatched any more
-	ackQueued  bool // an ACK waits to be sent
-	ackArmed   bool // ackTimer runs
+	gaveUp     bool         // shutting down: nobody is at the peer's address
+	draining   bool         // a goroutine runs drain
+	refuse     bool         // no new sends but replies: shutting down
+	mute       bool         // no new sends at all
+	down       bool         // marked down: nothing is dispatched any more
+	ackQueued  bool         // an ACK waits to be sent
+	ackArmed   bool         // ackTimer runs
+	refusals   atomic.Int32 // messages of typeRefused that live; here it fills a gap
 	scratch    []byte
 	front      []byte
 	ackFrame   msgr2.Ack
@@ -112,7 +114,7 @@ type Connection struct {
 
 func (m *Messenger) newConnection(t EntityType, p Policy) *Connection {
 	c := &Connection{
-		m: m, peerType: t, policy: p.withDefaults(), ready: make(chan struct{}), wake: make(chan struct{}, 1),
+		m: m, id: m.lastConn.Add(1), peerType: t, policy: p.withDefaults(), ready: make(chan struct{}), wake: make(chan struct{}, 1),
 		peer: EntityName{t, -1}, verified: EntityName{t, -1}, calls: map[uint64]*call{}, serving: map[uint64]*Message{},
 		session: session.Session{Policy: p.rules(), BackoffMin: m.cfg.BackoffMin, BackoffMax: m.cfg.BackoffMax},
 	}
@@ -145,12 +147,14 @@ func (c *Connection) open(l *link, r *hsResult) {
 	if r.resumed {
 		l.numbered = c.session.Acked // 0 where it begins anew
 	}
+	what := "session opened"
 	c.policy.Lossy = c.session.Policy.Lossy
 	if !r.resumed {
 		c.peer, c.verified, c.features, c.addrs = r.peer, r.verified, r.features, r.addrs
 		c.ours = l.hs.wireAddrs()
 		c.auth = &authenticated{r.globalID, r.keys.Identity}
 	} else {
+		what = "session reconnected"
 		c.auth = &authenticated{c.auth.id(), r.keys.Identity}
 		c.reconnects++
 		c.m.n.reconnects.Add(1)
@@ -163,6 +167,7 @@ func (c *Connection) open(l *link, r *hsResult) {
 	}
 	c.kick()
 	c.mu.Unlock()
+	c.noteOpen(what, l)
 	c.m.n.created.Add(1)
 	c.fastHandle(l.incoming)
 	if l.incoming {
@@ -215,6 +220,7 @@ func (c *Connection) fault(err error) {
 	case session.GoReset, session.GoAway:
 		quiet := c.refuse || next.Action == session.GoAway // shutting down: not a fault
 		c.close(err)
+		c.note(slog.LevelInfo, "session ended", "err", err)
 		if !quiet {
 			c.m.n.faults.Add(1)
 			c.strand.push(event{kind: eventReset})
@@ -228,6 +234,7 @@ func (c *Connection) fault(err error) {
 		}
 		c.wakeFlushed()
 		c.mu.Unlock()
+		c.note(slog.LevelInfo, "session has lost its transport", "err", err)
 		c.m.n.faults.Add(1)
 	}
 	releaseAll(stale)
@@ -271,6 +278,7 @@ func (c *Connection) fatal(err error) {
 	}
 	quiet := c.refuse // shutting down
 	c.close(err)
+	c.note(slog.LevelInfo, "session ended", "err", err)
 	if !quiet {
 		c.m.n.faults.Add(1)
 		c.strand.push(event{kind: eventReset})
@@ -346,6 +354,7 @@ func (c *Connection) MarkDown() {
 		return
 	}
 	c.close(ErrClosed)
+	c.note(slog.LevelDebug, "session marked down")
 }
 
 // MarkDisposable makes the session lossy: with the next fault it is over. What is
@@ -415,6 +424,10 @@ func (c *Connection) Mode() Mode {
 	}
 	return ModeCRC
 }
+
+// ID numbers the connections of a messenger. Every line of its log about one has
+// it as "conn".
+func (c *Connection) ID() uint64 { return uint64(c.id) }
 
 // Messenger returns the messenger that c belongs to.
 func (c *Connection) Messenger() *Messenger { return c.m }

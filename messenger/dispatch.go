@@ -2,6 +2,7 @@ package messenger
 
 import (
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"time"
 
@@ -91,9 +92,9 @@ func (c *Connection) logGap(l *link, last, seq uint64) {
 	if before != 0 && now-before < int64(gapLogPause) || !c.m.gapLogged.CompareAndSwap(before, now) {
 		return
 	}
-	c.m.log.Warn("numbers of received messages are missing: pulls, pushes, and messages that turned out to be too large, "+
+	c.note(slog.LevelWarn, "numbers of received messages are missing: pulls, pushes, and messages that turned out to be too large, "+
 		"are not sent again after a reconnect; without one the peer has lost messages",
-		"peer", c.peerName(), "remote", l.remote, "after", last, "next", seq, "gaps", c.m.n.skipped.Load())
+		"remote", l.remote, "after", last, "next", seq, "gaps", c.m.n.skipped.Load())
 }
 
 // receiveLast is receive while shutting down, or when the link is about to end: replies to calls under way still
@@ -294,7 +295,9 @@ func (c *Connection) handleMessage(chain []Dispatcher, m *Message) {
 		}
 	}
 	c.m.n.unhandled.Add(1)
-	c.m.log.Debug("no dispatcher for a message", "peer", c.peerName(), "type", m.Type)
+	if c.m.log.Enabled(c.ctx, slog.LevelDebug) {
+		c.note(slog.LevelDebug, "no dispatcher for a message", "type", m.Type)
+	}
 	c.m.inject.unexpected("unhandled message", c)
 	m.refuse(ReasonUnhandled, 0, "")
 	m.Release()
@@ -320,7 +323,7 @@ type servedCall struct {
 // its answer, or that there will be none, is to reach the caller.
 func (c *Connection) panicked(r any, answer bool) {
 	c.m.n.panics.Add(1)
-	c.m.log.Error("handler panicked", "peer", c.peerName(), "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+	c.note(slog.LevelError, "handler panicked", "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
 	err := fmt.Errorf("%w: %v", ErrHandlerPanic, r)
 	if answer {
 		c.failAfterFlush("dispatch", err)

@@ -2,6 +2,7 @@ package messenger
 
 import (
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/argonaut-rdma/argonaut/messenger/internal/session"
@@ -39,6 +40,6 @@ func (c *Connection) expire(now time.Time, limit time.Duration) {
 	name := c.peer
 	c.close(&FaultError{Peer: name.String(), Op: "session", Err: err})
 	c.m.n.expired.Add(1)
-	c.m.log.Warn("a session has expired", "peer", name, "err", err)
+	c.note(slog.LevelWarn, "a session has expired", "err", err)
 	c.strand.push(event{kind: eventReset})
 }

@@ -27,6 +27,8 @@ type Inspection struct {
 
 // ConnInspection is one connection of an Inspection.
 type ConnInspection struct {
+	ID        uint64 // Connection.ID: "conn" in the log
+	Link      uint64 `json:",omitempty"` // conn.Conn.ID of the transport: "link" in the log; 0 on a stream
 	Peer      string
 	Addrs     []string // of the peer, as it has told
 	Dial      []string // where it is connected to
@@ -68,8 +70,11 @@ func (c *Connection) inspect() ConnInspection {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	i := ConnInspection{
-		Peer: c.peer.String(), Addrs: texts(c.addrs), Dial: texts(c.dial), State: c.state().String(), Policy: c.policy.String(),
+		ID: c.ID(), Peer: c.peer.String(), Addrs: texts(c.addrs), Dial: texts(c.dial), State: c.state().String(), Policy: c.policy.String(),
 		Anonymous: c.anonymous, ConnectSeq: c.session.ConnectSeq, Calls: len(c.calls), Serving: len(c.serving), Stats: st,
+	}
+	if c.link != nil {
+		i.Link = c.link.connID()
 	}
 	if c.state() == StateConnecting {
 		i.NextAttempt = c.due

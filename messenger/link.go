@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -197,7 +198,7 @@ func (l *link) fail(op string, err error) {
 	if !wasOpen {
 		l.m.n.handshakesFailed.Add(1)
 		if l.incoming {
-			l.m.log.Info("handshake failed", "peer", l.remote, "err", err)
+			l.note(slog.LevelInfo, "handshake failed", "err", err)
 		}
 		close(l.ready)
 	}
@@ -285,7 +286,7 @@ func (l *link) established() error {
 	}
 	if !r.resumed && r.lossy && !r.policy.Lossy {
 		l.m.n.policyMismatches.Add(1)
-		l.m.log.Warn("the peer takes the session for lossy, our policy does not: it is lossy", "peer", r.peer, "policy", r.policy)
+		l.note(slog.LevelWarn, "the peer takes the session for lossy, our policy does not: it is lossy", "peer", r.peer, "policy", r.policy)
 	}
 	c := l.owner.Load()
 	l.limit = l.m.throttlesFor(r.peer.Type, r.policy)

@@ -49,6 +49,7 @@ type Messenger struct {
 	binding               gate          // of Bind and Rebind
 
 	globalSeq, globalID atomic.Uint64
+	lastConn            atomic.Uint32 // the youngest Connection's id
 	epoch, nonce        atomic.Uint32
 	chain               atomic.Pointer[[]Dispatcher]
 	closing             atomic.Bool
@@ -241,6 +242,8 @@ func New(cfg Config) (*Messenger, error) {
 	m.callPool.New, m.sendWaiters.New = newCall, newSendWaiter
 	if m.log == nil {
 		m.log = slog.New(slog.DiscardHandler)
+	} else {
+		m.log = m.log.With("entity", cfg.Name.String())
 	}
 	m.epoch.Store(uint32(random64()))
 	m.nonce.Store(cfg.Nonce)
@@ -413,7 +416,7 @@ func (m *Messenger) admitLink(l *link) bool {
 	if l.incoming {
 		if err := m.halfOpen.take(m, l); err != nil {
 			m.n.handshakesRefused.Add(1)
-			m.log.Info("handshake refused", "peer", l.remote, "err", err)
+			l.note(slog.LevelInfo, "handshake refused", "err", err)
 			return false
 		}
 	}

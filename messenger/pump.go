@@ -1,6 +1,9 @@
 package messenger
 
-import "errors"
+import (
+	"errors"
+	"log/slog"
+)
 
 // What is queued on a connection is sent by one goroutine, drain, which is there
 // while there is something to send.
@@ -84,7 +87,7 @@ func (c *Connection) forgetSent(seq uint64) (m *Message) {
 // tooLarge says that a message of flags, type and tid, which was queued, is
 // dropped, to whoever waits for it. The message may be gone.
 func (c *Connection) tooLarge(l *link, flags uint8, typ uint16, tid uint64, err error) {
-	c.m.log.Error("a queued message is too large for the transport and was dropped", "peer", l.remote, "err", err)
+	c.note(slog.LevelError, "a queued message is too large for the transport and was dropped", "err", err)
 	c.m.n.dropped.Add(1)
 	switch {
 	case flags&flagCall != 0:

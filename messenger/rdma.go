@@ -83,7 +83,7 @@ func (m *Messenger) connConfig(scheme string) conn.Config {
 	return conn.Config{
 		HandshakeTimeout: m.cfg.ConnectTimeout,
 		StagedCredits:    2, // the others come with a session, see link.established
-		Logger:           m.cfg.Logger,
+		Logger:           m.log,
 		OnAccept:         func(c *conn.Conn) bool { return m.acceptRDMA(scheme, c) },
 		OnMessage:        m.onRDMAMessage,
 		OnFault:          m.onRDMAFault,

@@ -1,6 +1,10 @@
 package messenger
 
-import "github.com/argonaut-rdma/argonaut/messenger/internal/session"
+import (
+	"log/slog"
+
+	"github.com/argonaut-rdma/argonaut/messenger/internal/session"
+)
 
 // What a lossless session has sent it keeps, numbered, until the peer has
 // acknowledged it. When the transport fails it goes back in front of the queue,
@@ -164,6 +168,7 @@ func (c *Connection) forgotten() {
 	c.wakeFlushed()
 	c.mu.Unlock()
 	c.m.n.remoteResets.Add(1)
+	c.note(slog.LevelInfo, "the peer has lost the session")
 	releaseAll(dropped)
 	for _, k := range calls {
 		k.ch <- answer{}

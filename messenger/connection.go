@@ -86,6 +86,7 @@ type Connection struct {
 	down       bool         // marked down: nothing is dispatched any more
 	ackQueued  bool         // an ACK waits to be sent
 	ackArmed   bool         // ackTimer runs
+	askOnOpen  bool         // a keepalive is to be sent as soon as the connection is open
 	refusals   atomic.Int32 // messages of typeRefused that live; here it fills a gap
 	scratch    []byte
 	front      []byte
@@ -105,7 +106,6 @@ type Connection struct {
 	auth       *authenticated // nil before it is open
 	ackedAt    int64          // the stamp of the last keepalive that was answered, Unix nanoseconds, or 0
 	askedAt    int64          // when the last keepalive of the peer came, by Messenger.clock, or 0
-	askOnOpen  bool           // a keepalive is to be sent as soon as the connection is open
 	reconnects uint64
 	resets     uint64
 	givenUp    uint64 // see ConnStats.Undelivered
@@ -121,7 +121,7 @@ func (m *Messenger) newConnection(t EntityType, p Policy) *Connection {
 	c.parted = time.Now()
 	// A reply to a call of an earlier incarnation matches none of ours.
 	c.lastTID = uint64(m.epoch.Load()) << 31
-	c.strand.ex, c.strand.handle = m.ex, c.handle
+	c.strand.ex, c.strand.handle, c.strand.delays = m.ex, c.handle, c.newDelays()
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.drainFn = c.drain
 	c.refusalFn = func() { c.refusals.Add(-1) }

@@ -19,12 +19,10 @@ func (l *link) receive(h *msgr2.Header, m *Message) error {
 	m.Conn = c
 	size := m.size()
 	n := &c.m.n
-	if i := c.m.inject; i != nil {
-		if err := l.callStep("MESSAGE", false); err != nil || i.blackholed(c.peerType) {
+	if c.m.inject != nil {
+		if err := l.callStep("MESSAGE", false); err != nil {
 			m.Release()
-			if err != nil {
-				c.broken(l, "inject", err)
-			}
+			c.broken(l, "inject", err)
 			return nil
 		}
 	}
@@ -45,6 +43,7 @@ func (l *link) receive(h *msgr2.Header, m *Message) error {
 	last := c.session.InSeq
 	if h.Seq > last && h.Seq-last-1 > l.gap && l.own&featureGaps != 0 && c.lossless() {
 		c.mu.Unlock()
+		c.m.inject.unexpected("skipped message", c)
 		return fmt.Errorf("%w: message %d comes after %d, and the peer has said of %d numbers between that they are not sent: it is to send what is missing",
 			ErrProtocol, h.Seq, last, l.gap)
 	}
@@ -75,11 +74,18 @@ func (l *link) receive(h *msgr2.Header, m *Message) error {
 	if ackNow {
 		c.acknowledge()
 	}
+	if c.m.inject.blackholed(c.peerType) {
+		m.Release()
+		return nil
+	}
 	if own {
 		l.receiveOwn(m)
 		return nil
 	}
-	c.dispatch(m, l.lastReceived.Load(), l.own != 0, l.own&featureRefusals != 0)
+	since, flagged, told := l.lastReceived.Load(), l.own != 0, l.own&featureRefusals != 0
+	if !c.strand.delays.take(m, since, flagged, told) {
+		c.dispatch(m, since, flagged, told)
+	}
 	return nil
 }
 
@@ -106,6 +112,8 @@ func (l *link) receiveLast(h *msgr2.Header, m *Message) {
 	isReply := m.flags&flagReply != 0 || (l.own == 0 && m.TID != 0)
 	c.hold(m)
 	switch {
+	case c.m.inject.blackholed(c.peerType):
+		m.Release()
 	case isReply && c.replied(m):
 	case l.own != 0 && m.Type >= ReservedTypes:
 		l.receiveOwn(m)
@@ -248,7 +256,6 @@ func (c *Connection) runHandlers(_ handlerMark, e event) {
 	}
 	chain := c.m.dispatchers()
 	if e.kind == eventMessage {
-		c.holdBack()
 		if begun := e.m.arrived; begun != 0 {
 			now := c.m.lat.now()
 			c.m.lat.dispatch.observe(now - begun)
@@ -270,20 +277,6 @@ func (c *Connection) runHandlers(_ handlerMark, e event) {
 		case eventRefused:
 			d.HandleRefused(c)
 		}
-	}
-}
-
-// holdBack is the delay of a delivery that was injected.
-func (c *Connection) holdBack() {
-	d := c.m.inject.delay(c.peerType)
-	if d == 0 {
-		return
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-c.ctx.Done():
 	}
 }
 

@@ -1,7 +1,9 @@
 package messenger
 
 import (
+	"encoding/hex"
 	"errors"
+	"log/slog"
 	"math"
 	"math/rand/v2"
 	"sync"
@@ -14,7 +16,8 @@ import (
 // Inject makes things go wrong, for tests of what uses a messenger, and of the
 // messenger itself (Ceph: ms_inject_* and its kind). The zero value of a field
 // injects nothing. The functions are called on the goroutines that read and
-// send, the pollers of RDMA too: there they must not block.
+// send, the pollers of RDMA too: there they must not block, but for what Step
+// says.
 type Inject struct {
 	// Seed of what is random, so that a run can be repeated; 0 is a seed too.
 	Seed uint64
@@ -26,30 +29,40 @@ type Inject struct {
 	// each byte is as likely as any other to be the last.
 	ByteFailures int64
 	// InternalDelays pauses for up to InternalDelayMax, with this probability,
-	// where goroutines race: before a session is taken over or opened, on
-	// streams, and before a queue is sent (Ceph: ms_inject_internal_delays).
+	// where goroutines race: before each frame of a handshake is handled, so before
+	// a session is taken over or opened, and before a queued frame is sent, which on
+	// RDMA all are then (Ceph: ms_inject_internal_delays).
 	InternalDelays   float64
 	InternalDelayMax time.Duration
 	// DeliveryDelays holds received messages of peers of DelayType (0: all) back
-	// for up to DeliveryDelayMax, with this probability, in order (Ceph:
-	// ms_inject_delay_type, _probability, _max).
+	// for up to DeliveryDelayMax, with this probability, and what comes behind them,
+	// so that the order stays: also those that FastDispatch or a Call gets. They have
+	// been acknowledged, and occupy no worker (Ceph: ms_inject_delay_type,
+	// _probability, _max).
 	DeliveryDelays   float64
 	DeliveryDelayMax time.Duration
 	DelayType        EntityType
 	// Congestion has one in so many frames find the transport full at first
 	// (Ceph: ms_inject_network_congestion).
 	Congestion int
-	// Blackhole drops every message that peers of the types send us (Ceph:
-	// ms_blackhole_osd and so on).
+	// Blackhole drops every message that peers of the types send us, after it has
+	// been received: the peer takes it for delivered (Ceph: ms_blackhole_osd and so
+	// on).
 	Blackhole func(EntityType) bool
 	// Unexpected is told of what should not happen between peers that work
 	// (Ceph: ms_die_on_*): "old message", "skipped message", "bad frame",
 	// "unhandled message".
 	Unexpected func(what string, c *Connection)
-	// Step is called at each step of each handshake, and with the first frame
-	// after it. An error ends the transport. A step may be held up by not
-	// returning, on streams.
+	// Step is called at each step of each handshake, and with each message. An
+	// error ends the transport. A step may be held up by not returning: each one on
+	// streams; on RDMA those of frames of the handshake that have been received,
+	// whose Step has a goroutine of its own.
 	Step func(Step) error
+	// DumpOnSend logs the head of every frame that is sent on an open session, as
+	// hexadecimal digits and before it is sealed, at Info: at most its first 96
+	// bytes. The payload is not shown; front and middle may be. Frames of the
+	// handshake, some of which are secret, are left out (Ceph: ms_dump_on_send).
+	DumpOnSend bool
 }
 
 // Step is a point in the life of a transport: a frame of the handshake by its
@@ -130,19 +143,31 @@ func (i *injector) beforeSend(n int64) error {
 
 // pause is one of Inject.InternalDelays.
 func (i *injector) pause() {
-	if i != nil && i.chance(i.InternalDelays) {
-		time.Sleep(i.upTo(i.InternalDelayMax))
+	if d := i.pausing(); d > 0 {
+		time.Sleep(d)
 	}
 }
+
+// pausing is how long one of Inject.InternalDelays is.
+func (i *injector) pausing() time.Duration {
+	if i == nil || !i.chance(i.InternalDelays) {
+		return 0
+	}
+	return i.upTo(i.InternalDelayMax)
+}
+
+// queues reports whether a frame shall not be sent by who has made it, but by the
+// goroutine that sends the queue.
+func (i *injector) queues() bool { return i.congested() || i.InternalDelays > 0 }
 
 // congested reports whether a frame shall find the transport full.
 func (i *injector) congested() bool {
 	return i != nil && i.Congestion > 0 && i.sends.Add(1)%uint64(i.Congestion) == 0
 }
 
-// delay is how long a message from a peer of type t is held back.
-func (i *injector) delay(t EntityType) time.Duration {
-	if i == nil || (i.DelayType != 0 && i.DelayType != t) || !i.chance(i.DeliveryDelays) {
+// delay is how long a message is held back.
+func (i *injector) delay() time.Duration {
+	if !i.chance(i.DeliveryDelays) {
 		return 0
 	}
 	return i.upTo(i.DeliveryDelayMax)
@@ -170,6 +195,9 @@ func (l *link) step(frame string, sending bool) error {
 	if err := l.m.inject.failure(); err != nil {
 		return err
 	}
+	if !sending && l.rdma.paced != nil && l.rdma.paced.frame == frame {
+		return l.rdma.paced.err // it has been called
+	}
 	return l.callStep(frame, sending)
 }
 
@@ -178,13 +206,27 @@ func (l *link) callStep(frame string, sending bool) error {
 	if i == nil || i.Step == nil {
 		return nil
 	}
+	return i.Step(l.stepOf(frame, sending))
+}
+
+func (l *link) stepOf(frame string, sending bool) Step {
 	s := Step{Frame: frame, Sending: sending, Incoming: l.incoming, Remote: l.remote}
 	if c := l.owner.Load(); c != nil {
 		s.Peer = c.peerType
 	} else if l.hs != nil {
 		s.Peer = l.hs.peerType
 	}
-	return i.Step(s)
+	return s
+}
+
+// dumped is how many bytes Inject.DumpOnSend shows.
+const dumped = 96
+
+// dump is Inject.DumpOnSend for a frame.
+func (i *injector) dump(l *link, head []byte) {
+	if i != nil && i.DumpOnSend {
+		l.note(slog.LevelInfo, "frame sent", "bytes", len(head), "head", hex.EncodeToString(head[:min(len(head), dumped)]))
+	}
 }
 
 // stepBanner is the name of the banner, which is no frame.

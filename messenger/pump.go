@@ -176,6 +176,7 @@ func (c *Connection) drain() {
 		c.mu.Unlock()
 		err := c.m.inject.beforeSend(e.size)
 		if err == nil {
+			c.m.inject.dump(l, f.head)
 			err = l.t.send(f)
 		}
 		switch {

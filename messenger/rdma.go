@@ -76,6 +76,7 @@ type rdmaState struct {
 	admittedBytes int64
 	gone          bool
 	broken        bool // a frame could not be read: no more are
+	paced         *pacing
 }
 
 // connConfig is the part of an endpoint's configuration that is ours.
@@ -153,7 +154,7 @@ func (m *Messenger) dialRDMA(ctx context.Context, c *Connection, l *link, ep *co
 func (m *Messenger) admitRDMA(c *conn.Conn, head []byte, payload int64) bool {
 	l, _ := c.User().(*link)
 	if l == nil || l.hs != nil || l.owner.Load() == nil {
-		return l.admitHandshake(payload)
+		return l.admitHandshake(payload) && l.pace(c, head)
 	}
 	st := &l.rdma
 	if st.gone {
@@ -263,6 +264,7 @@ func (l *link) handshakeRDMA(c *conn.Conn, msg conn.Message) error {
 	}
 	l.touch(true)
 	out, err := l.hs.input(msg.Head)
+	l.rdma.paced = nil
 	for _, raw := range out {
 		ok, serr := c.TrySend(conn.Message{Head: raw})
 		if serr == nil && !ok {

@@ -222,7 +222,7 @@ const headOverhead = msgr2.PreambleLen + msgr2.HeaderLen + 4 + msgr2.EpilogueLen
 // try sends e in the caller if that does not block. c.mu is held.
 func (c *Connection) try(l *link, e *entry) (bool, error) {
 	if i := c.m.inject; i != nil {
-		if err := i.failureOf(e.size); err != nil || i.congested() {
+		if err := i.failureOf(e.size); err != nil || i.queues() {
 			return false, err
 		}
 	}
@@ -230,6 +230,9 @@ func (c *Connection) try(l *link, e *entry) (bool, error) {
 	f := c.frame(c.scratch[:0], l, e)
 	c.scratch = f.head
 	ok, err := l.t.try(f)
+	if ok {
+		c.m.inject.dump(l, f.head)
+	}
 	switch {
 	case !ok:
 		if e.m != nil && f.data != nil {

@@ -18,6 +18,7 @@ const strandBurst = 16
 type strand struct {
 	ex     *executor
 	handle func(event) // must not panic
+	delays *delays     // nil but for injection
 
 	mu        sync.Mutex
 	events    ring[event]
@@ -42,8 +43,14 @@ type event struct {
 	since int64 // when m came, by Messenger.clock
 }
 
-// push adds an event. It does not block.
+// push adds an event, behind the messages that are held back. It does not block.
 func (s *strand) push(e event) {
+	if e.kind == eventMessage || !s.delays.behind(e) {
+		s.pushNow(e)
+	}
+}
+
+func (s *strand) pushNow(e event) {
 	s.mu.Lock()
 	s.events.push(e)
 	submit := !s.scheduled
@@ -65,7 +72,11 @@ func (s *strand) waiting() (n int, since int64) {
 			break
 		}
 	}
-	return s.events.n, since
+	held, first := s.delays.waitingSince()
+	if since == 0 {
+		since = first
+	}
+	return s.events.n + held, since
 }
 
 // burst handles some events; true: there are more.
@@ -101,8 +112,9 @@ type executor struct {
 
 	mu    sync.Mutex
 	busy  int
+	held  int // what holds wait back beside them, see hold
 	ready ring[*strand]
-	idle  []chan struct{} // to be closed when busy reaches 0
+	idle  []chan struct{} // to be closed when busy and held reach 0
 	moved time.Time       // when a handler last returned, while strands wait
 	waits atomic.Bool     // strands wait: ready is not empty
 }
@@ -152,12 +164,7 @@ func (ex *executor) run(s *strand) {
 		next, ok := ex.ready.pop()
 		if !ok {
 			ex.busy--
-			if ex.busy == 0 {
-				for _, ch := range ex.idle {
-					close(ch)
-				}
-				ex.idle = nil
-			}
+			ex.wakeIdle()
 			ex.mu.Unlock()
 			return
 		}
@@ -165,6 +172,31 @@ func (ex *executor) run(s *strand) {
 		ex.mu.Unlock()
 		s = next
 	}
+}
+
+// hold has wait wait, until unhold: a strand will be submitted.
+func (ex *executor) hold() {
+	ex.mu.Lock()
+	defer ex.mu.Unlock()
+	ex.held++
+}
+
+func (ex *executor) unhold() {
+	ex.mu.Lock()
+	defer ex.mu.Unlock()
+	ex.held--
+	ex.wakeIdle()
+}
+
+// wakeIdle wakes who waits for nothing to run, if so. ex.mu is held.
+func (ex *executor) wakeIdle() {
+	if ex.busy+ex.held > 0 {
+		return
+	}
+	for _, ch := range ex.idle {
+		close(ch)
+	}
+	ex.idle = nil
 }
 
 // returned notes that a handler has returned, where that matters.
@@ -192,7 +224,7 @@ func (ex *executor) stuck(now time.Time) time.Duration {
 // how many run then.
 func (ex *executor) wait(stop <-chan struct{}) (busy int) {
 	ex.mu.Lock()
-	if ex.busy == 0 {
+	if ex.busy+ex.held == 0 {
 		ex.mu.Unlock()
 		return 0
 	}
@@ -206,7 +238,7 @@ func (ex *executor) wait(stop <-chan struct{}) (busy int) {
 	}
 	ex.mu.Lock()
 	defer ex.mu.Unlock()
-	return ex.busy
+	return ex.busy + ex.held
 }
 
 // close waits until no strand runs or is ready, or ctx ends, and then for the

@@ -97,7 +97,7 @@ func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
 		return nil, fmt.Errorf("call: %w", c.closedErr())
 	}
 	if begun != 0 {
-		c.m.lat.call.observe(c.m.lat.now() - begun)
+		c.m.lat.call.Observe(c.m.lat.now() - begun)
 	}
 	m.Release()
 	return r.m, nil

@@ -71,6 +71,9 @@ func (l *link) receive(h *msgr2.Header, m *Message) error {
 	}
 	n.received.Add(1)
 	n.bytesReceived.Add(uint64(size))
+	if l.shield != nil {
+		n.bytesOpened.Add(uint64(size))
+	}
 	if ackNow {
 		c.acknowledge()
 	}
@@ -170,6 +173,10 @@ func (c *Connection) acknowledge() {
 // replies; told: it knows refusals.
 func (c *Connection) dispatch(m *Message, since int64, flagged, told bool) {
 	isReply := m.flags&flagReply != 0 || (!flagged && m.TID != 0)
+	if m.arrived = c.m.lat.now(); m.begun != 0 {
+		c.m.lat.receive.Observe(m.arrived - m.begun)
+	}
+	begun := m.arrived
 	c.hold(m)
 	if isReply && c.replied(m) {
 		return
@@ -188,11 +195,9 @@ func (c *Connection) dispatch(m *Message, since int64, flagged, told bool) {
 			return
 		}
 	}
-	m.arrived = c.m.lat.now()
-	begun := m.arrived
 	if c.fastDispatch(c.m.mark, m, d) {
 		if begun != 0 {
-			c.m.lat.handle.observe(c.m.lat.now() - begun)
+			c.m.lat.fast.Observe(c.m.lat.now() - begun)
 		}
 		c.m.n.fast.Add(1)
 		return
@@ -258,8 +263,8 @@ func (c *Connection) runHandlers(_ handlerMark, e event) {
 	if e.kind == eventMessage {
 		if begun := e.m.arrived; begun != 0 {
 			now := c.m.lat.now()
-			c.m.lat.dispatch.observe(now - begun)
-			defer func() { c.m.lat.handle.observe(c.m.lat.now() - now) }()
+			c.m.lat.dispatch.Observe(now - begun)
+			defer func() { c.m.lat.handle.Observe(c.m.lat.now() - now) }()
 		}
 		c.handleMessage(chain, e.m)
 		return
@@ -350,7 +355,7 @@ func (c *Connection) deliverLocally(m *Message, p purpose) (bool, error) {
 		m.debt = nil
 	}
 	m.unsend() // it is the receiver's from here on
-	m.Conn, m.Seq, m.flags, m.deadline = c, seq, p.flags, p.deadline
+	m.Conn, m.Seq, m.flags, m.deadline, m.begun = c, seq, p.flags, p.deadline, 0
 	c.mu.Lock()
 	c.serve(m)
 	c.mu.Unlock()

@@ -63,7 +63,8 @@ type Message struct {
 	cancel   context.CancelFunc
 	done     func()        // called with the last reference
 	debt     *debt         // of a received call whose caller is told if it is not answered
-	arrived  time.Duration // latencies.now when it had been received, 0: not measured
+	begun    time.Duration // latencies.now when its first bytes were there, 0: not measured
+	arrived  time.Duration // likewise, when it had been received
 	held     heldEntry     // of a received message with a payload
 	placed   bool          // Data is in memory that the peer was granted, or that a pull waited for
 }
@@ -178,7 +179,7 @@ func (m *Message) Release() {
 	m.TID, m.Seq, m.flags = 0, 0, 0
 	m.Front, m.Middle, m.Data, m.Conn, m.Trace = nil, nil, nil, nil, TraceContext{}
 	m.deadline, m.budget, m.own = time.Time{}, budget{}, own
-	m.done, m.placed, m.debt, m.arrived = nil, false, nil, 0
+	m.done, m.placed, m.debt, m.begun, m.arrived = nil, false, nil, 0, 0
 	messages.Put(m)
 }
 

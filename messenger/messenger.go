@@ -90,6 +90,7 @@ type throttleKey struct {
 type counters struct {
 	created, faults, handshakesFailed, handshakesRefused atomic.Uint64
 	sent, received, bytesSent, bytesReceived             atomic.Uint64
+	bytesSealed, bytesOpened                             atomic.Uint64
 	fast, unhandled, duplicates, panics, throttleWaits   atomic.Uint64
 	attempts, reconnects, replayed, remoteResets         atomic.Uint64
 	retries, retriesGlobal, racesLost, skipped           atomic.Uint64
@@ -475,6 +476,7 @@ func (m *Messenger) Stats() Stats {
 		HandshakesFailed: n.handshakesFailed.Load(), HandshakesRefused: n.handshakesRefused.Load(),
 		MessagesSent: n.sent.Load(), MessagesReceived: n.received.Load(),
 		BytesSent: n.bytesSent.Load(), BytesReceived: n.bytesReceived.Load(),
+		BytesEncrypted: n.bytesSealed.Load(), BytesDecrypted: n.bytesOpened.Load(),
 		FastDispatched: n.fast.Load(), Unhandled: n.unhandled.Load(), Duplicates: n.duplicates.Load(),
 		HandlerPanics: n.panics.Load(), ChecksumErrors: n.checksumErrors.Load(),
 		Secured: n.secure.Load(), ForgedRecords: n.forgedRecords.Load(), AuthFailures: n.authFailures.Load(),

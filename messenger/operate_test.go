@@ -2,12 +2,14 @@ package messenger_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	. "github.com/argonaut-rdma/argonaut/messenger"
+	"github.com/argonaut-rdma/argonaut/messenger/messengertest"
 )
 
 // Drain lets what is under way end, and says no to what is new; Resume ends it.
@@ -279,6 +281,110 @@ func TestLatencies(t *testing.T) {
 		require.InDelta(t, 1, l.Dispatch.Sum.Seconds(), 0.1, "the second waited for the first")
 		require.EqualValues(t, 2, l.Handle.Count)
 		require.InDelta(t, 2, l.Handle.Sum.Seconds(), 0.1)
+		require.EqualValues(t, 3, l.Receive.Count, "the reply, too")
+		require.Less(t, l.Receive.Sum, time.Second)
+		require.Zero(t, l.FastDispatch.Count)
+		require.Positive(t, l.Send.Count)
 		require.Equal(t, Latencies{}, d.Nodes[0].Latencies(), "nobody has asked")
+	})
+}
+
+// slowly takes a second for each message, and FastDispatch does.
+type slowly struct{ BaseDispatcher }
+
+func (slowly) FastDispatch(m *Message) bool {
+	time.Sleep(time.Second)
+	m.Release()
+	return true
+}
+
+// A message is received when FastDispatch gets it: how long that takes is apart.
+func TestLatenciesOfReceiveAndFastDispatch(t *testing.T) {
+	under(t, func(t *testing.T) {
+		d := &duo{}
+		d.Cluster = messengertest.New(t, messengertest.Config{
+			Configure: func(n *messengertest.Node, cfg *Config) { cfg.Latencies = true },
+			Setup: func(n *messengertest.Node) {
+				n.SetPolicy(OSD, LosslessPeer())
+				n.AddDispatcher(slowly{})
+			},
+		})
+		d.Net.SetLatency(func(string, string) time.Duration { return 10 * time.Millisecond })
+		c := d.connect(t, 0)
+		send(t, c, 1)
+		send(t, c, 2)
+		settle(time.Minute)
+		l := d.Nodes[1].Latencies()
+		require.EqualValues(t, 2, l.FastDispatch.Count)
+		require.InDelta(t, 2, l.FastDispatch.Sum.Seconds(), 0.1)
+		require.Zero(t, l.Dispatch.Count+l.Handle.Count)
+		require.EqualValues(t, 2, l.Receive.Count)
+		require.Less(t, l.Receive.Sum, time.Second, "the second one is not begun before the first has been dispatched")
+		require.Equal(t, l.Send.Sum+l.Receive.Sum+l.FastDispatch.Sum, l.Running())
+		require.Positive(t, d.Nodes[0].Latencies().Send.Count)
+	})
+}
+
+// Receiving is from the first bytes on: the wait for a throttle is in it.
+func TestLatencyOfReceiveHasThrottles(t *testing.T) {
+	under(t, func(t *testing.T) {
+		one := LosslessPeer()
+		one.MaxMessages = 1
+		d := newDuo(t, LosslessPeer(), one, func(i int, cfg *Config) { cfg.Latencies = i == 1 })
+		d.rec[1].hook = func(context.Context, *Message) { time.Sleep(time.Second) }
+		c := d.connect(t, 0)
+		for n := range uint32(3) {
+			send(t, c, n)
+		}
+		settle(time.Minute)
+		l := d.Nodes[1].Latencies()
+		require.EqualValues(t, 3, l.Receive.Count)
+		require.InDelta(t, 2, l.Receive.Sum.Seconds(), 0.1, "two have waited for the one before")
+		require.EqualValues(t, 3, l.Dispatch.Count)
+		require.Less(t, l.Dispatch.Sum, 100*time.Millisecond)
+		require.InDelta(t, 3, l.Handle.Sum.Seconds(), 0.1)
+	})
+}
+
+// onward sends what it gets on to its own messenger, after a second.
+type onward struct {
+	BaseDispatcher
+	mu  sync.Mutex
+	own int // how many came that way
+}
+
+func (o *onward) Dispatch(ctx context.Context, m *Message) bool {
+	loop := m.Conn.Messenger().Loopback()
+	if m.Conn != loop {
+		time.Sleep(time.Second)
+		return loop.Send(ctx, m) == nil
+	}
+	o.mu.Lock()
+	o.own++
+	o.mu.Unlock()
+	m.Release()
+	return true
+}
+
+// A message that has been received and is sent on over the loopback has not been
+// received again.
+func TestLatencyOfReceiveOnce(t *testing.T) {
+	under(t, func(t *testing.T) {
+		o := &onward{}
+		d := &duo{}
+		d.Cluster = messengertest.New(t, messengertest.Config{
+			Configure: func(_ *messengertest.Node, cfg *Config) { cfg.Latencies = true },
+			Setup: func(n *messengertest.Node) {
+				n.SetPolicy(OSD, LosslessPeer())
+				n.AddDispatcher(o)
+			},
+		})
+		send(t, d.connect(t, 0), 1)
+		settle(time.Minute)
+		l := d.Nodes[1].Latencies()
+		require.Equal(t, 1, o.own)
+		require.EqualValues(t, 1, l.Receive.Count)
+		require.Less(t, l.Receive.Sum, 100*time.Millisecond)
+		require.EqualValues(t, 2, l.Dispatch.Count)
 	})
 }

@@ -111,6 +111,10 @@ func (c *Connection) tooLarge(l *link, flags uint8, typ uint16, tid uint64, err 
 // drain sends what is queued, as long as there is something.
 func (c *Connection) drain() {
 	defer c.m.wg.Done()
+	if lat := c.m.lat; lat != nil {
+		begun := lat.now()
+		defer func() { lat.send.Observe(lat.now() - begun) }()
+	}
 	var buf []byte
 	c.mu.Lock()
 	for {

@@ -65,6 +65,7 @@ type entry struct {
 	// crc is the payload's checksum, if it has been computed.
 	crc    uint32
 	summed bool
+	sealed bool // it has been encoded for a transport in secure mode
 }
 
 // purpose is what one sending of a message is for. It is not the message's own:

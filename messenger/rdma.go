@@ -294,6 +294,7 @@ func (l *link) rdmaFrame(msg conn.Message) (err error) {
 	if err := l.m.inject.failure(); err != nil {
 		return err
 	}
+	begun := l.m.lat.now()
 	head := msg.Head
 	if l.shield != nil {
 		if head, err = l.shield.openFrame(head, data); err != nil {
@@ -329,6 +330,7 @@ func (l *link) rdmaFrame(msg conn.Message) (err error) {
 		return err
 	}
 	m := NewMessage(h.Type)
+	m.begun = begun
 	m.budget = l.takeAdmitted(&h, int64(front)+int64(middle)+n)
 	m.growParts(front, middle)
 	copy(m.Front, head)

@@ -70,7 +70,7 @@ func (c *Connection) acked(batch *[ackBatch]*Message) (n int) {
 				}
 			}
 			if e.begun != 0 {
-				c.m.lat.sendAck.observe(c.m.lat.now() - e.begun)
+				c.m.lat.sendAck.Observe(c.m.lat.now() - e.begun)
 			}
 			batch[n] = c.unkeep(&e)
 			n++

@@ -51,6 +51,7 @@ func (r *streamReader) sealed(ctx context.Context, sh *shield) error {
 	if err := r.t.s.ReadFull(pre); err != nil {
 		return err
 	}
+	r.begun = r.l.m.lat.now()
 	zero, err := sh.rx.OpenPreamble(pre, &r.p, r.t.limits)
 	if err != nil {
 		return err
@@ -88,6 +89,7 @@ const sealedAhead = 4 << 10
 func (r *streamReader) sealedMessage(ctx context.Context, sh *shield) (err error) {
 	l, s := r.l, &r.p.Segs
 	m := NewMessage(r.h.Type)
+	m.begun = r.begun
 	defer func() {
 		if err != nil {
 			m.Release()

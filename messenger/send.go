@@ -227,11 +227,15 @@ func (c *Connection) try(l *link, e *entry) (bool, error) {
 		}
 	}
 	before, seq, numbered := c.session, e.seq, l.numbered
+	begun := c.m.lat.now()
 	f := c.frame(c.scratch[:0], l, e)
 	c.scratch = f.head
 	ok, err := l.t.try(f)
 	if ok {
 		c.m.inject.dump(l, f.head)
+		if begun != 0 && e.kind == entryMessage {
+			c.m.lat.send.Observe(c.m.lat.now() - begun)
+		}
 	}
 	switch {
 	case !ok:
@@ -269,6 +273,7 @@ func (c *Connection) frame(dst []byte, l *link, e *entry) outFrame {
 		return outFrame{head: dst, split: len(dst)}
 	}
 	m := e.m
+	e.sealed = l.shield != nil
 	h := msgr2.Header{
 		TID: m.TID, Type: m.Type, Priority: m.Priority, Version: m.Version, CompatVersion: m.CompatVersion,
 		Flags: msgr2.FlagComplete | msgr2.FlagNoCRC,
@@ -353,8 +358,11 @@ func (c *Connection) wrote(e *entry, drop, replayed bool) {
 	}
 	c.m.n.sent.Add(1)
 	c.m.n.bytesSent.Add(uint64(e.size))
+	if e.sealed {
+		c.m.n.bytesSealed.Add(uint64(e.size))
+	}
 	if e.begun != 0 && !replayed {
-		c.m.lat.sendQueue.observe(c.m.lat.now() - e.begun)
+		c.m.lat.sendQueue.Observe(c.m.lat.now() - e.begun)
 	}
 	if drop {
 		e.m.sent()

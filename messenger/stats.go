@@ -60,6 +60,9 @@ type Stats struct {
 	MessagesSent, MessagesReceived uint64
 	// BytesSent and BytesReceived count front, middle and data.
 	BytesSent, BytesReceived uint64
+	// BytesEncrypted and BytesDecrypted are those of them that went over transports
+	// in ModeSecure.
+	BytesEncrypted, BytesDecrypted uint64
 	// FastDispatched counts messages that FastDispatch consumed; Unhandled
 	// those that no dispatcher consumed.
 	FastDispatched, Unhandled uint64

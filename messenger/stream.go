@@ -203,6 +203,7 @@ type streamReader struct {
 	ctl   []byte
 	p     msgr2.Preamble
 	h     msgr2.Header
+	begun time.Duration // latencies.now when the frame's preamble was there
 	woken chan struct{}
 	wake  func()
 }
@@ -218,6 +219,7 @@ func (r *streamReader) frame(ctx context.Context) error {
 	if err := r.t.s.ReadFull(pre); err != nil {
 		return err
 	}
+	r.begun = r.l.m.lat.now()
 	if err := r.p.Decode(pre, r.t.limits); err != nil {
 		return err
 	}
@@ -259,6 +261,7 @@ func unexpected(err error) error {
 func (r *streamReader) message(ctx context.Context) (err error) {
 	l, s := r.l, &r.p.Segs
 	m := NewMessage(r.h.Type)
+	m.begun = r.begun
 	defer func() {
 		if err != nil {
 			m.Release()

@@ -22,14 +22,15 @@ var layers = []struct {
 	may  []string
 }{
 	{"verbs/driver", nil},
+	{"verbs/histogram", nil},
 	{"verbs/iwarp", []string{"verbs/driver", "verbs"}},
 	{"verbs/ibverbs", []string{"verbs/driver", "verbs"}},
 	{"verbs/verbstest", []string{"verbs/driver", "verbs"}},
-	{"verbs", []string{"verbs/driver"}},
-	{"buffer", []string{"verbs"}},
-	{"conn", []string{"buffer", "verbs"}},
-	{"messenger", []string{"buffer", "conn"}},
-	{"messenger/prometheus", []string{"buffer", "conn", "messenger", "verbs"}},
+	{"verbs", []string{"verbs/driver", "verbs/histogram"}},
+	{"buffer", []string{"verbs", "verbs/histogram"}},
+	{"conn", []string{"buffer", "verbs", "verbs/histogram"}},
+	{"messenger", []string{"buffer", "conn", "verbs/histogram"}},
+	{"messenger/prometheus", []string{"buffer", "conn", "messenger", "verbs", "verbs/histogram"}},
 	{"examples", []string{"buffer", "conn", "messenger", "verbs", "verbs/iwarp", "verbs/ibverbs"}},
 	{"test", []string{"buffer", "conn", "messenger", "verbs", "verbs/driver", "verbs/iwarp", "verbs/ibverbs", "verbs/verbstest"}},
 }

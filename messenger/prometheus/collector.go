@@ -73,14 +73,26 @@ var histogramTable = []struct {
 }{
 	{"argonaut_messenger_send_queue_seconds", "From Send until the transport has taken the message.",
 		func(l *messenger.Latencies) *messenger.Histogram { return &l.SendQueue }},
+	{"argonaut_messenger_send_seconds", "Time spent sending, one observation for each queue sent (Ceph: msgr_running_send_time).",
+		func(l *messenger.Latencies) *messenger.Histogram { return &l.Send }},
 	{"argonaut_messenger_send_ack_seconds", "From Send until the peer of a lossless session has acknowledged the message.",
 		func(l *messenger.Latencies) *messenger.Histogram { return &l.SendAck }},
-	{"argonaut_messenger_dispatch_seconds", "From the arrival of a message until a dispatcher had it.",
+	{"argonaut_messenger_receive_seconds", "From the first bytes of a message until it had arrived (Ceph: msgr_running_recv_time).",
+		func(l *messenger.Latencies) *messenger.Histogram { return &l.Receive }},
+	{"argonaut_messenger_fast_dispatch_seconds", "How long FastDispatch ran for one message (Ceph: msgr_running_fast_dispatch_time).",
+		func(l *messenger.Latencies) *messenger.Histogram { return &l.FastDispatch }},
+	{"argonaut_messenger_dispatch_seconds", "From the arrival of a message until Dispatch had it.",
 		func(l *messenger.Latencies) *messenger.Histogram { return &l.Dispatch }},
-	{"argonaut_messenger_handle_seconds", "How long dispatchers ran for one message.",
+	{"argonaut_messenger_handle_seconds", "How long Dispatch ran for one message.",
 		func(l *messenger.Latencies) *messenger.Histogram { return &l.Handle }},
 	{"argonaut_messenger_call_seconds", "From Call until the reply.",
 		func(l *messenger.Latencies) *messenger.Histogram { return &l.Call }},
+}
+
+// runningTable is what else messenger.Latencies tells.
+var runningTable = []metric[messenger.Latencies]{
+	counter("argonaut_messenger_running_seconds_total", "The sums of send, receive and fast_dispatch (Ceph: msgr_running_total_time).",
+		func(l *messenger.Latencies) float64 { return l.Running().Seconds() }),
 }
 
 // Collector is a prometheus.Collector over one messenger.
@@ -90,6 +102,7 @@ type Collector struct {
 	buffer     []described[bufferStats]
 	conn       []described[connStats]
 	verbs      []described[verbsStats]
+	running    []described[messenger.Latencies]
 	histograms []*prometheus.Desc
 }
 
@@ -102,6 +115,7 @@ func NewCollector(m *messenger.Messenger) *Collector {
 	c := &Collector{
 		m: m, messenger: describe(name, messengerTable), buffer: describe(name, bufferTable),
 		conn: describe(name, connTable, "transport"), verbs: describe(name, verbsTable, "transport"),
+		running: describe(name, runningTable),
 	}
 	for _, h := range histogramTable {
 		c.histograms = append(c.histograms, prometheus.NewDesc(h.name, h.help, nil, prometheus.Labels{"messenger": name}))
@@ -115,6 +129,7 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	describeAll(out, c.buffer)
 	describeAll(out, c.conn)
 	describeAll(out, c.verbs)
+	describeAll(out, c.running)
 	for _, d := range c.histograms {
 		out <- d
 	}
@@ -132,6 +147,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		collect(out, c.verbs, &vs, scheme)
 	}
 	l := c.m.Latencies()
+	collect(out, c.running, &l)
 	for i, h := range histogramTable {
 		out <- histogramOf(c.histograms[i], h.of(&l))
 	}

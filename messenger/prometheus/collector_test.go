@@ -104,6 +104,9 @@ func TestScrape(t *testing.T) {
 		"argonaut_messenger_send_ack_seconds{messenger=osd.0}":            calls,
 		"argonaut_messenger_dispatch_seconds{messenger=osd.1}":            calls,
 		"argonaut_messenger_handle_seconds{messenger=osd.1}":              calls,
+		"argonaut_messenger_receive_seconds{messenger=osd.0}":             calls,
+		"argonaut_messenger_receive_seconds{messenger=osd.1}":             calls,
+		"argonaut_messenger_fast_dispatch_seconds{messenger=osd.1}":       0,
 		"argonaut_messenger_call_seconds{messenger=osd.1}":                0,
 		"argonaut_conn_connections{messenger=osd.0,transport=iwarp}":      1,
 		"argonaut_verbs_objects{kind=qp,messenger=osd.1,transport=iwarp}": 1,
@@ -117,6 +120,8 @@ func TestScrape(t *testing.T) {
 	}, 30*time.Second, 10*time.Millisecond)
 	got := scrape(t, reg)
 	require.Positive(t, got["argonaut_messenger_call_seconds{messenger=osd.0}_sum"])
+	require.InEpsilon(t, got["argonaut_messenger_send_seconds{messenger=osd.0}_sum"]+
+		got["argonaut_messenger_receive_seconds{messenger=osd.0}_sum"], got["argonaut_messenger_running_seconds_total{messenger=osd.0}"], 1e-9)
 	require.Equal(t, got["argonaut_buffer_total_bytes{messenger=osd.0}"], got["argonaut_buffer_bytes{kind=free,messenger=osd.0}"]+
 		got["argonaut_buffer_bytes{kind=held,messenger=osd.0}"]+got["argonaut_buffer_bytes{kind=posted,messenger=osd.0}"])
 	require.GreaterOrEqual(t, got["argonaut_conn_messages_sent_total{messenger=osd.0,transport=iwarp}"], float64(calls))
@@ -213,6 +218,9 @@ func TestMetricsAreDocumented(t *testing.T) {
 		add(m.name)
 	}
 	for _, m := range verbsTable {
+		add(m.name)
+	}
+	for _, m := range runningTable {
 		add(m.name)
 	}
 	for _, h := range histogramTable {

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 	"unsafe"
+
+	"github.com/argonaut-rdma/argonaut/verbs/histogram"
 )
 
 // Arena is registered memory, cut into reference-counted buffers. Its methods
@@ -47,6 +49,8 @@ type Arena struct {
 	closed      bool          // Close has succeeded. Under attachSem
 	quarantined atomic.Int64  // bytes that Close kept mapped
 	describers  describers    // see Describe
+
+	getWait histogram.Counter // see Latencies
 
 	mu        sync.Mutex
 	chunks    []chunk // but for class, see chunk

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // waiter is a Get or GetList in progress: what it wants and what it has got.
@@ -182,6 +183,8 @@ func (a *Arena) acquire(ctx context.Context, w *waiter) error {
 	}
 	w.done = make(chan struct{})
 	o := a.owner(w.owner)
+	begin := time.Now()
+	defer func() { a.getWait.Observe(time.Since(begin)) }()
 	a.waited++
 	a.waiting++
 	// From here on who releases comes and serves. What was released before is

@@ -37,6 +37,7 @@ type Endpoint struct {
 	supplier             *supplier // of receive buffers
 	lists                *supplier // of payloads, which may wait for long
 	stats                endpointCounters
+	lat                  latencies
 
 	life   context.Context // ends when connections are no longer made
 	cancel context.CancelFunc

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/argonaut-rdma/argonaut/buffer"
 	"github.com/argonaut-rdma/argonaut/verbs"
@@ -26,6 +27,7 @@ type op struct {
 	read       bool
 	rendezvous bool
 	seq, entry uint64        // number of the rendezvous, and of its entry
+	begun      time.Time     // of the rendezvous
 	list       *buffer.List  // local side: with posted references, and for a user's op a list of its own
 	remote     []remoteRange // peer's side
 	progress                 // of posting
@@ -160,6 +162,7 @@ func (c *Conn) opCompleted(i uint32) {
 	o.list.ReleasePosted()
 	if o.rendezvous {
 		seq, n := o.seq, o.entry
+		c.e.lat.fetch.Observe(time.Since(o.begun))
 		c.ops.put(o)
 		c.mu.Unlock()
 		c.rndvFetched(seq, n)

@@ -13,7 +13,8 @@ import (
 type rndvSend struct {
 	payload *buffer.List
 	grants  []buffer.Grant
-	sent    func() // Message.Sent
+	sent    func()    // Message.Sent
+	begun   time.Time // when it was announced
 }
 
 // rndvRing is the payloads that the peer has to fetch, oldest first.
@@ -53,8 +54,9 @@ func (c *Conn) putRTS(s *sendSlot, m *Message, payload int64) error {
 		g := &d.grants[i]
 		wire.Segment{Addr: g.Addr(), Len: uint32(g.Len()), RKey: g.RKey()}.Put(s.grow(wire.SegmentLen))
 	}
+	d.begun = time.Now()
 	if r.empty() {
-		r.progress = time.Now()
+		r.progress = d.begun
 	}
 	r.sent++
 	c.armRndv()
@@ -141,6 +143,7 @@ func (c *Conn) finishRndv() {
 			c.fail(c.fault(FaultLocal, err))
 			return
 		}
+		c.e.lat.rendezvous.Observe(time.Since(r.at(r.done).begun))
 		c.stats.rendezvousSent.Add(1)
 	}
 }
@@ -228,7 +231,7 @@ func (c *Conn) rendezvous(p *packet, head, segs []byte, payload uint64) (bool, e
 		return false, c.protocol("more rendezvous at a time than agreed on")
 	}
 	o := c.ops.get()
-	o.read, o.rendezvous, o.seq, o.entry = true, true, seq, n
+	o.read, o.rendezvous, o.seq, o.entry, o.begun = true, true, seq, n, time.Now()
 	o.list, o.left = l, l.Len()
 	for ; len(segs) > 0; segs = segs[wire.SegmentLen:] {
 		s := wire.ParseSegment(segs)

@@ -3,6 +3,7 @@ package conn
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/argonaut-rdma/argonaut/buffer"
 	"github.com/argonaut-rdma/argonaut/conn/internal/wire"
@@ -58,6 +59,8 @@ func (c *Conn) Send(ctx context.Context, m Message) error {
 			return c.refused(err, big)
 		}
 	}
+	begin := time.Now()
+	defer func() { c.e.lat.sendWait.Observe(time.Since(begin)) }()
 	c.stats.sendWaits.Add(1)
 	w := c.waiters.push()
 	c.mu.Unlock()

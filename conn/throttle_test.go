@@ -48,6 +48,9 @@ func TestAdmit(t *testing.T) {
 			p.b.expect(p.ba, fmt.Sprint(i), <-sent)
 		}
 		require.EqualValues(t, n+3, asked.Load(), "admitted messages are asked about once")
+		waits := p.a.Latencies().SendWait
+		require.Equal(t, p.ab.Stats().SendWaits, waits.Count)
+		require.Positive(t, waits.Sum)
 		p.a.expect(p.ab, "back", p.b.send(p.ba, "back", 300_000))
 		require.NoError(t, p.ab.Err())
 	})

@@ -48,6 +48,7 @@ type CQ struct {
 	then      []func() // to be called after the poll
 	stash     []WC     // taken from the device by purge, to be polled first
 	delivered uint64
+	failed    [driver.StatusCount]uint64 // of them, errors by status
 	swallowed uint64
 	late      uint64
 	stale     uint64
@@ -250,6 +251,7 @@ func (c *CQ) settle(wcs []WC) (out int, err error) {
 				}
 				c.afterwards(c.dev.srqSideEffects(wc))
 			}
+			c.count(wc)
 			wcs[out] = *wc
 			out++
 			continue
@@ -288,6 +290,7 @@ func (c *CQ) settle(wcs []WC) (out int, err error) {
 			c.swallowed++
 			continue
 		}
+		c.count(wc)
 		wcs[out] = *wc
 		out++
 	}
@@ -295,6 +298,19 @@ func (c *CQ) settle(wcs []WC) (out int, err error) {
 		held.mu.Unlock()
 	}
 	return out, err
+}
+
+// count counts a completion that callers get, if it is an error: successes are
+// the rest, and cost no more than this comparison. mu is held.
+func (c *CQ) count(wc *WC) {
+	if wc.Status == StatusSuccess {
+		return
+	}
+	s := wc.Status
+	if int(s) >= len(c.failed) {
+		s = StatusGeneralErr
+	}
+	c.failed[s]++
 }
 
 func (c *CQ) staleErr(id uint64, wc *WC, before error) error {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/argonaut-rdma/argonaut/verbs/driver"
+	"github.com/argonaut-rdma/argonaut/verbs/histogram"
 )
 
 // Config is how the core treats a device. The zero value is the default.
@@ -42,6 +43,7 @@ type Device struct {
 	lose         context.CancelFunc
 	obj          object // parent of all
 	closeMu      sync.Mutex
+	registering  histogram.Counter
 
 	mu          sync.Mutex
 	lastID      uint64

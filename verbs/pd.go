@@ -76,8 +76,10 @@ func (pd *PD) regMR(mem []byte, acc Access, rep *RegReport) (*MR, error) {
 	}
 	called := time.Now()
 	drv, err := pd.drv.RegMR(mem, acc)
+	took := time.Since(called)
+	d.registering.Observe(took)
 	if rep != nil {
-		rep.Check, rep.Call = called.Sub(begin), time.Since(called)
+		rep.Check, rep.Call = called.Sub(begin), took
 		if t, ok := drv.(driver.StepTeller); ok && err == nil {
 			rep.Steps, rep.Told = t.RegSteps(), true
 		}

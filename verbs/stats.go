@@ -1,19 +1,25 @@
 package verbs
 
+import (
+	"github.com/argonaut-rdma/argonaut/verbs/driver"
+	"github.com/argonaut-rdma/argonaut/verbs/histogram"
+)
+
 // Stats are a device's counters since it was opened, and gauges of live objects.
 type Stats struct {
 	PDs, MRs, ScopedMRs, MWs, CompChannels, CQs, SRQs, QPs, Listeners, ConnRequests int // live
 
 	SendsPosted      uint64 // requests accepted by the device
 	RecvsPosted      uint64
-	PostsRefused     uint64 // calls of PostSend, PostRecv and BindMW that returned an error
-	Completions      uint64 // handed to callers
-	Swallowed        uint64 // completions that only the core had asked for
-	LateCompletions  uint64 // of destroyed QPs, dropped
-	StaleCompletions uint64 // of requests that are not outstanding, dropped
-	Orphans          uint64 // requests given back by Close
-	CQOverruns       uint64 // events of it
-	Events           uint64 // asynchronous events read from the driver
+	PostsRefused     uint64                     // calls of PostSend, PostRecv and BindMW that returned an error
+	Completions      uint64                     // handed to callers
+	ByStatus         [driver.StatusCount]uint64 // of them, by WCStatus; a status without a name as StatusGeneralErr
+	Swallowed        uint64                     // completions that only the core had asked for
+	LateCompletions  uint64                     // of destroyed QPs, dropped
+	StaleCompletions uint64                     // of requests that are not outstanding, dropped
+	Orphans          uint64                     // requests given back by Close
+	CQOverruns       uint64                     // events of it
+	Events           uint64                     // asynchronous events read from the driver
 	EventsCoalesced  uint64
 	EventsDropped    uint64 // of objects already gone
 	BytesRegistered  uint64 // live
@@ -46,6 +52,10 @@ func (d *Device) Stats() Stats {
 		c.addStats(&s)
 		c.mu.Unlock()
 	}
+	s.ByStatus[StatusSuccess] = s.Completions // only the others are counted
+	for _, n := range s.ByStatus[StatusSuccess+1:] {
+		s.ByStatus[StatusSuccess] -= n
+	}
 	s.StuckCalls = int(d.stuck.Load())
 	q := &d.events
 	q.mu.Lock()
@@ -53,6 +63,16 @@ func (d *Device) Stats() Stats {
 	q.mu.Unlock()
 	return s
 }
+
+// Latencies is how long things took since a device was opened.
+type Latencies struct {
+	// Register is the time in the driver of a registration of memory (RegMR), also
+	// of one that failed. Scoped keys are not in it.
+	Register histogram.Histogram
+}
+
+// Latencies returns the histograms.
+func (d *Device) Latencies() Latencies { return Latencies{Register: d.registering.Snapshot()} }
 
 func (q *QP) addStats(s *Stats) {
 	s.SendsPosted += q.sends.Load()
@@ -68,6 +88,9 @@ func (q *SRQ) addStats(s *Stats) {
 // addStats is called with mu held.
 func (c *CQ) addStats(s *Stats) {
 	s.Completions += c.delivered
+	for i, n := range c.failed {
+		s.ByStatus[i] += n
+	}
 	s.Swallowed += c.swallowed
 	s.LateCompletions += c.late
 	s.StaleCompletions += c.stale

@@ -3,7 +3,10 @@ package prometheus
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/argonaut-rdma/argonaut/buffer"
+	"github.com/argonaut-rdma/argonaut/conn"
 	"github.com/argonaut-rdma/argonaut/messenger"
+	"github.com/argonaut-rdma/argonaut/verbs"
 )
 
 // metric is one metric over the snapshot S of a package.
@@ -66,44 +69,20 @@ func describeAll[S any](out chan<- *prometheus.Desc, ds []described[S]) {
 	}
 }
 
-// histograms of messenger.Latencies.
-var histogramTable = []struct {
-	name, help string
-	of         func(l *messenger.Latencies) *messenger.Histogram
-}{
-	{"argonaut_messenger_send_queue_seconds", "From Send until the transport has taken the message.",
-		func(l *messenger.Latencies) *messenger.Histogram { return &l.SendQueue }},
-	{"argonaut_messenger_send_seconds", "Time spent sending, one observation for each queue sent (Ceph: msgr_running_send_time).",
-		func(l *messenger.Latencies) *messenger.Histogram { return &l.Send }},
-	{"argonaut_messenger_send_ack_seconds", "From Send until the peer of a lossless session has acknowledged the message.",
-		func(l *messenger.Latencies) *messenger.Histogram { return &l.SendAck }},
-	{"argonaut_messenger_receive_seconds", "From the first bytes of a message until it had arrived (Ceph: msgr_running_recv_time).",
-		func(l *messenger.Latencies) *messenger.Histogram { return &l.Receive }},
-	{"argonaut_messenger_fast_dispatch_seconds", "How long FastDispatch ran for one message (Ceph: msgr_running_fast_dispatch_time).",
-		func(l *messenger.Latencies) *messenger.Histogram { return &l.FastDispatch }},
-	{"argonaut_messenger_dispatch_seconds", "From the arrival of a message until Dispatch had it.",
-		func(l *messenger.Latencies) *messenger.Histogram { return &l.Dispatch }},
-	{"argonaut_messenger_handle_seconds", "How long Dispatch ran for one message.",
-		func(l *messenger.Latencies) *messenger.Histogram { return &l.Handle }},
-	{"argonaut_messenger_call_seconds", "From Call until the reply.",
-		func(l *messenger.Latencies) *messenger.Histogram { return &l.Call }},
-}
-
-// runningTable is what else messenger.Latencies tells.
-var runningTable = []metric[messenger.Latencies]{
-	counter("argonaut_messenger_running_seconds_total", "The sums of send, receive and fast_dispatch (Ceph: msgr_running_total_time).",
-		func(l *messenger.Latencies) float64 { return l.Running().Seconds() }),
-}
-
 // Collector is a prometheus.Collector over one messenger.
 type Collector struct {
-	m          *messenger.Messenger
-	messenger  []described[messenger.Stats]
-	buffer     []described[bufferStats]
-	conn       []described[connStats]
-	verbs      []described[verbsStats]
-	running    []described[messenger.Latencies]
-	histograms []*prometheus.Desc
+	m         *messenger.Messenger
+	messenger []described[messenger.Stats]
+	buffer    []described[bufferStats]
+	conn      []described[connStats]
+	verbs     []described[verbsStats]
+	running   []described[messenger.Latencies]
+	latencies struct {
+		messenger []describedHistogram[messenger.Latencies]
+		buffer    []describedHistogram[buffer.Latencies]
+		conn      []describedHistogram[conn.Latencies]
+		verbs     []describedHistogram[verbs.Latencies]
+	}
 }
 
 var _ prometheus.Collector = (*Collector)(nil)
@@ -117,9 +96,10 @@ func NewCollector(m *messenger.Messenger) *Collector {
 		conn: describe(name, connTable, "transport"), verbs: describe(name, verbsTable, "transport"),
 		running: describe(name, runningTable),
 	}
-	for _, h := range histogramTable {
-		c.histograms = append(c.histograms, prometheus.NewDesc(h.name, h.help, nil, prometheus.Labels{"messenger": name}))
-	}
+	c.latencies.messenger = describeHistograms(name, messengerLatencies)
+	c.latencies.buffer = describeHistograms(name, bufferLatencies)
+	c.latencies.conn = describeHistograms(name, connLatencies, "transport")
+	c.latencies.verbs = describeHistograms(name, verbsLatencies, "transport")
 	return c
 }
 
@@ -130,9 +110,10 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	describeAll(out, c.conn)
 	describeAll(out, c.verbs)
 	describeAll(out, c.running)
-	for _, d := range c.histograms {
-		out <- d
-	}
+	describeAllHistograms(out, c.latencies.messenger)
+	describeAllHistograms(out, c.latencies.buffer)
+	describeAllHistograms(out, c.latencies.conn)
+	describeAllHistograms(out, c.latencies.verbs)
 }
 
 // Collect implements prometheus.Collector.
@@ -141,24 +122,17 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	collect(out, c.messenger, &ms)
 	bs := c.m.Arena().Stats()
 	collect(out, c.buffer, &bs)
+	bl := c.m.Arena().Latencies()
+	collectHistograms(out, c.latencies.buffer, &bl)
 	for scheme, ep := range c.m.Endpoints() {
 		cs, vs := ep.Stats(), ep.Device().Stats()
 		collect(out, c.conn, &cs, scheme)
 		collect(out, c.verbs, &vs, scheme)
+		cl, vl := ep.Latencies(), ep.Device().Latencies()
+		collectHistograms(out, c.latencies.conn, &cl, scheme)
+		collectHistograms(out, c.latencies.verbs, &vl, scheme)
 	}
 	l := c.m.Latencies()
 	collect(out, c.running, &l)
-	for i, h := range histogramTable {
-		out <- histogramOf(c.histograms[i], h.of(&l))
-	}
-}
-
-func histogramOf(d *prometheus.Desc, h *messenger.Histogram) prometheus.Metric {
-	buckets := make(map[float64]uint64, len(h.Buckets))
-	var n uint64
-	for i, k := range h.Buckets[:len(h.Buckets)-1] {
-		n += k
-		buckets[messenger.HistogramBound(i).Seconds()] = n
-	}
-	return prometheus.MustNewConstHistogram(d, h.Count, h.Sum.Seconds(), buckets)
+	collectHistograms(out, c.latencies.messenger, &l)
 }

@@ -2,6 +2,7 @@ package prometheus
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"reflect"
 	"strings"
@@ -126,6 +127,19 @@ func TestScrape(t *testing.T) {
 		got["argonaut_buffer_bytes{kind=held,messenger=osd.0}"]+got["argonaut_buffer_bytes{kind=posted,messenger=osd.0}"])
 	require.GreaterOrEqual(t, got["argonaut_conn_messages_sent_total{messenger=osd.0,transport=iwarp}"], float64(calls))
 	require.Positive(t, got["argonaut_verbs_completions_total{messenger=osd.0,transport=iwarp}"])
+	require.Positive(t, got["argonaut_verbs_completions_by_status_total{kind=SUCCESS,messenger=osd.0,transport=iwarp}"])
+	var byStatus float64
+	for key, n := range got {
+		if strings.HasPrefix(key, "argonaut_verbs_completions_by_status_total{") && strings.Contains(key, "messenger=osd.0") {
+			byStatus += n
+		}
+	}
+	require.Equal(t, got["argonaut_verbs_completions_total{messenger=osd.0,transport=iwarp}"], byStatus)
+	require.Positive(t, got["argonaut_verbs_register_seconds{messenger=osd.0,transport=iwarp}"], "the arena's regions")
+	for _, none := range []string{"buffer_get_wait_seconds{messenger=osd.0}", "conn_fetch_seconds{messenger=osd.0,transport=iwarp}"} {
+		require.Contains(t, got, "argonaut_"+none)
+		require.Zero(t, got["argonaut_"+none], "nothing has waited")
+	}
 
 	require.NoError(t, cl.Nodes[0].Close())
 	require.Zero(t, scrape(t, reg)["argonaut_messenger_connections{kind=open,messenger=osd.0}"], "after the end, too")
@@ -150,7 +164,7 @@ func number(v reflect.Value, path string, next *int, fields map[string]float64) 
 		}
 	case reflect.Array:
 		for i := range v.Len() {
-			number(v.Index(i), path, next, fields)
+			number(v.Index(i), fmt.Sprintf("%s[%d]", path, i), next, fields)
 		}
 	case reflect.Int, reflect.Int64:
 		*next++
@@ -193,6 +207,24 @@ func TestEveryCounterHasAMetric(t *testing.T) {
 	complete(t, bufferTable)
 	complete(t, connTable)
 	complete(t, verbsTable)
+	covered(t, messengerLatencies)
+	covered(t, bufferLatencies)
+	covered(t, connLatencies)
+	covered(t, verbsLatencies)
+}
+
+// covered makes sure that each histogram of L has a metric.
+func covered[L any](t *testing.T, table []latency[L]) {
+	var l L
+	fields := reflect.ValueOf(&l).Elem()
+	seen := map[any]bool{}
+	for _, m := range table {
+		seen[m.of(&l)] = true
+	}
+	require.Len(t, table, fields.NumField())
+	for i := range fields.NumField() {
+		require.True(t, seen[fields.Field(i).Addr().Interface()], "%s has no metric", fields.Type().Field(i).Name)
+	}
 }
 
 // METRICS.md lists them all, and no others.
@@ -223,8 +255,17 @@ func TestMetricsAreDocumented(t *testing.T) {
 	for _, m := range runningTable {
 		add(m.name)
 	}
-	for _, h := range histogramTable {
-		add(h.name)
+	for _, l := range messengerLatencies {
+		add(l.name)
+	}
+	for _, l := range bufferLatencies {
+		add(l.name)
+	}
+	for _, l := range connLatencies {
+		add(l.name)
+	}
+	for _, l := range verbsLatencies {
+		add(l.name)
 	}
 	require.Equal(t, names, listed)
 }

@@ -13,5 +13,6 @@
 // Nothing is counted for the collector's sake: a scrape takes the snapshots that
 // Stats of each package gives. It costs about as much as they do (buffer.Arena.Stats
 // walks the buffers in use) and may run at any time, also after Shutdown. The
-// histograms are empty unless messenger.Config.Latencies is set.
+// histograms of the messenger are empty unless messenger.Config.Latencies is set;
+// those of the other packages are of what waits, and always there.
 package prometheus

@@ -5,7 +5,7 @@ import "github.com/argonaut-rdma/argonaut/verbs"
 type verbsStats = verbs.Stats
 
 // verbsTable is verbs.Stats of one device.
-var verbsTable = []metric[verbsStats]{
+var verbsTable = append(byStatus(), []metric[verbsStats]{
 	gauge("argonaut_verbs_objects", "Live objects by kind.",
 		func(s *verbsStats) float64 { return float64(s.PDs) }).of("pd"),
 	gauge("argonaut_verbs_objects", "Live objects by kind.",
@@ -54,4 +54,14 @@ var verbsTable = []metric[verbsStats]{
 		func(s *verbsStats) float64 { return float64(s.BytesRegistered) }),
 	gauge("argonaut_verbs_stuck_calls", "Closes that gave up on a destructor that still runs.",
 		func(s *verbsStats) float64 { return float64(s.StuckCalls) }),
+}...)
+
+// byStatus is Stats.ByStatus; the kind is the name of ibv_wc_status.
+func byStatus() (table []metric[verbsStats]) {
+	for i := range len(verbsStats{}.ByStatus) {
+		table = append(table, counter("argonaut_verbs_completions_by_status_total",
+			"Completions handed to callers, by status (compare Ceph's tx_total_wc_errors, tx_retry_errors, tx_wr_flush_errors).",
+			func(s *verbsStats) float64 { return float64(s.ByStatus[i]) }).of(verbs.WCStatus(i).String()))
+	}
+	return table
 }

@@ -61,6 +61,9 @@ const (
 	statusCount
 )
 
+// StatusCount is how many statuses there are.
+const StatusCount = int(statusCount)
+
 var statusNames = [statusCount]string{
 	"SUCCESS", "LOC_LEN_ERR", "LOC_QP_OP_ERR", "LOC_EEC_OP_ERR", "LOC_PROT_ERR", "WR_FLUSH_ERR", "MW_BIND_ERR",
 	"BAD_RESP_ERR", "LOC_ACCESS_ERR", "REM_INV_REQ_ERR", "REM_ACCESS_ERR", "REM_OP_ERR", "RETRY_EXC_ERR",

@@ -116,7 +116,7 @@ func paxosHeader(dst []byte) []byte {
 
 func TestMonitorHandshakeAndMap(t *testing.T) {
 	mon, fsid, _ := environment(t)
-	m, d := start(t, messenger.Config{Name: messenger.EntityName{Type: messenger.Client, Num: -1}})
+	m, d := start(t, messenger.Config{Name: messenger.EntityName{Type: messenger.Client, Num: -1}, DialStream: newRecorder("ours-mon-map").dial})
 	c := connect(t, m, mon)
 	peer, addrs, features := c.Peer()
 	t.Logf("%v at %v, common features %#x", peer, addrs, features)
@@ -136,7 +136,7 @@ func TestMonitorHandshakeAndMap(t *testing.T) {
 
 func TestMonitorCommand(t *testing.T) {
 	mon, fsid, _ := environment(t)
-	m, _ := start(t, messenger.Config{Name: messenger.EntityName{Type: messenger.Client, Num: -1}})
+	m, _ := start(t, messenger.Config{Name: messenger.EntityName{Type: messenger.Client, Num: -1}, DialStream: newRecorder("ours-mon-command").dial})
 	c := connect(t, m, mon)
 	cmd := `{"prefix": "status", "format": "json"}`
 	q := messenger.NewMessage(typeMonCommand)
@@ -165,7 +165,7 @@ func TestMonitorCommand(t *testing.T) {
 
 func TestCephProgramReachesUs(t *testing.T) {
 	_, _, conf := environment(t)
-	m, d := start(t, messenger.Config{Name: messenger.EntityName{Type: messenger.Mon, Num: 0}})
+	m, d := start(t, messenger.Config{Name: messenger.EntityName{Type: messenger.Mon, Num: 0}, ListenStream: newRecorder("ceph-ours").listen})
 	p := messenger.StatelessServer()
 	p.Supported = cephFeatures
 	m.SetPolicy(messenger.Client, p)
@@ -179,8 +179,17 @@ func TestCephProgramReachesUs(t *testing.T) {
 	peer, addrs, _ := get.Conn.Peer()
 	t.Logf("%v at %v", peer, addrs)
 	require.Equal(t, messenger.Client, peer.Type)
+	require.Empty(t, get.Front, "it asks for the map, and says nothing else")
 	get.Release()
-	d.next(t, typeMonSubscribe).Release()
+	sub := d.next(t, typeMonSubscribe)
+	defer sub.Release()
+	s, err := decodeSubscription(sub.Front)
+	require.NoError(t, err)
+	t.Logf("%s subscribes to %v", s.host, s.what)
+	require.Contains(t, s.what, "monmap")
+	host, err := os.Hostname()
+	require.NoError(t, err)
+	require.Equal(t, host, s.host)
 	require.NoError(t, cmd.Process.Kill()) // it waits for a map that we do not have
 	cmd.Wait()
 }

@@ -195,12 +195,36 @@ func (r *recorder) dial(ctx context.Context, hostport string) (net.Conn, error) 
 	if err != nil {
 		return nil, err
 	}
+	return r.record(c, "client", "server")
+}
+
+// listen has what is accepted recorded: there the peer is the client.
+func (r *recorder) listen(ctx context.Context, hostport string) (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", hostport)
+	return recordingListener{l, r}, err
+}
+
+type recordingListener struct {
+	net.Listener
+	r *recorder
+}
+
+func (l recordingListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return l.r.record(c, "server", "client")
+}
+
+// record has files for what c writes and reads.
+func (r *recorder) record(c net.Conn, out, in string) (_ net.Conn, err error) {
 	if r.dir == "" {
 		return c, nil
 	}
 	n := r.n.Add(1) - 1
 	rc := &recorded{Conn: c}
-	for half, f := range map[string]**os.File{"client": &rc.out, "server": &rc.in} {
+	for half, f := range map[string]**os.File{out: &rc.out, in: &rc.in} {
 		if *f, err = os.Create(filepath.Join(r.dir, fmt.Sprintf("%s-%03d-%s.bin", r.name, n, half))); err != nil {
 			return nil, err
 		}

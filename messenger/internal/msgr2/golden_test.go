@@ -19,8 +19,9 @@ var (
 	rewrite  = flag.Bool("rewrite", false, "write testdata/*.txt from what the tests decode")
 )
 
-// The captures are what Ceph 16.2's monitor and ceph program, and its OSD and
-// this messenger, sent each other over TCP, without authentication;
+// The captures are what Ceph 16.2's monitor and ceph program (mon), the OSD and
+// this messenger (osd), this messenger and the monitor (ours), and the ceph program
+// and this messenger (ceph) sent each other over TCP, without authentication;
 // test/interop/ceph records them.
 // Each must decode to its last byte, and encode again to the same bytes. The
 // text beside it lists the frames.

@@ -2,10 +2,12 @@ package conn
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/argonaut-rdma/argonaut/buffer"
@@ -133,9 +135,24 @@ func (s *Stream) ReadList(l *buffer.List) error {
 	return nil
 }
 
+// UnreadableError is Stream.Write's where memory of the payload can not be read any
+// more: that of a mapped file, for instance, that has been cut since. The stream
+// goes on behind what was written.
+type UnreadableError struct {
+	Written int64 // bytes, of head and payload together
+	Err     error
+}
+
+func (e *UnreadableError) Error() string {
+	return fmt.Sprintf("payload can not be read, %d bytes of head and payload were written: %v", e.Written, e.Err)
+}
+
+func (e *UnreadableError) Unwrap() error { return e.Err }
+
 // Write writes head and then l, gathered into one system call where the
 // transport can, without copying. It borrows both; either may be nil. After an
-// error the stream is of no use but to be closed: part may have been sent.
+// error other than *UnreadableError the stream is of no use but to be closed: part
+// may have been sent.
 func (s *Stream) Write(head []byte, l *buffer.List) error {
 	s.iov = s.iov[:0]
 	if len(head) > 0 {
@@ -148,9 +165,12 @@ func (s *Stream) Write(head []byte, l *buffer.List) error {
 		return nil
 	}
 	s.left = s.iov
-	_, err := s.left.WriteTo(s.c)
+	n, err := s.left.WriteTo(s.c)
 	clear(s.iov) // keep nothing of the caller's alive
 	s.left = nil
+	if err != nil && errors.Is(err, syscall.EFAULT) {
+		return &UnreadableError{n, err}
+	}
 	return err
 }
 

@@ -127,7 +127,7 @@
 // # Errors
 //
 // ErrClosed, ErrReset, ErrTimeout, ErrProtocol, ErrAuth, ErrFeatures,
-// ErrForged, ErrBusy, ErrTooLarge, ErrStaleGrant, ErrBadGrant, ErrInvalid,
+// ErrForged, ErrBusy, ErrTooLarge, ErrUnreadable, ErrStaleGrant, ErrBadGrant, ErrInvalid,
 // ErrNotSupported, ErrHandlerPanic, ErrWrongPeer, ErrDuplicate, ErrDraining, ErrResumed, ErrPeerClosed, ErrRemote
 // with *RemoteError, a context's error, and *FaultError with the errors of conn and
 // net in it. A reference to a message that is sent twice panics, in the caller.

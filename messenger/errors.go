@@ -54,6 +54,9 @@ var (
 	ErrPeerClosed = errors.New("messenger: closed by the peer")
 	// ErrTooLarge: the message is larger than the transport or the peer takes.
 	ErrTooLarge = errors.New("messenger: message too large")
+	// ErrUnreadable: the payload is in memory that can not be read any more, such as
+	// that of a mapped file which has been cut.
+	ErrUnreadable = errors.New("messenger: payload can not be read")
 	// ErrStaleGrant: the grant belongs to another connection, or to an earlier
 	// transport of this one, or, where the access travels in frames, was revoked.
 	ErrStaleGrant = errors.New("messenger: stale grant")

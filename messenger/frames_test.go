@@ -193,7 +193,7 @@ func TestFramesThatAreTooLarge(t *testing.T) {
 		m := NewMessage(typ)
 		w := &pull{ch: make(chan error, 1)}
 		require.True(t, b.await(m, w))
-		sc.tooLarge(l, 0, typ, m.TID, ErrTooLarge)
+		sc.unsendable(l, 0, typ, m.TID, ErrTooLarge)
 		m.Release()
 		require.ErrorIs(t, receiveOne(t, w.ch, "end"), ErrTooLarge)
 	}

@@ -12,7 +12,10 @@ import (
 // memory, which are sent from where they are. cfg.PDs gets those of the
 // transports. The memory stays the caller's, who closes the buffer.Memory before
 // it is unmapped: Close waits for the messages that have lists of it, lossless
-// ones until the peer has acknowledged them. Shutdown and Close of the messenger
+// ones until the peer has acknowledged them. A mapped file must not be cut
+// meanwhile: where this process reads the payload itself (checksums, secure mode) it
+// gets SIGBUS, as by any access; on a stream without either the message is given up
+// with ErrUnreadable, and a device in software ends its connection. Shutdown and Close of the messenger
 // end the registrations that are left. Errors: those of buffer.NewRegCache.
 func (m *Messenger) NewRegCache(cfg buffer.RegCacheConfig) (*buffer.RegCache, error) {
 	for _, ep := range m.endpoints {

@@ -84,16 +84,24 @@ func (c *Connection) forgetSent(seq uint64) (m *Message) {
 	return m
 }
 
-// tooLarge says that a message of flags, type and tid, which was queued, is
+// givesUp reports whether err, of sending a message, is the message's own, and the
+// transport goes on without it.
+func givesUp(err error) bool { return errors.Is(err, ErrTooLarge) || errors.Is(err, ErrUnreadable) }
+
+// unsendable says that a message of flags, type and tid, which was queued, is
 // dropped, to whoever waits for it. The message may be gone.
-func (c *Connection) tooLarge(l *link, flags uint8, typ uint16, tid uint64, err error) {
-	c.note(slog.LevelError, "a queued message is too large for the transport and was dropped", "err", err)
+func (c *Connection) unsendable(l *link, flags uint8, typ uint16, tid uint64, err error) {
+	c.note(slog.LevelError, "a queued message can not be sent and was dropped", "err", err)
 	c.m.n.dropped.Add(1)
 	switch {
 	case flags&flagCall != 0:
 		c.failCall(tid, err)
 	case flags&flagReply != 0 && l.own&featureRefusals != 0:
-		c.refuseCall(tid, ReasonTooLarge, 0, "")
+		reason := ReasonTooLarge
+		if errors.Is(err, ErrUnreadable) {
+			reason = ReasonUnanswered
+		}
+		c.refuseCall(tid, reason, 0, "")
 	case typ == typePull || typ == typePush:
 		if b := l.t.frames(); b != nil {
 			b.fail(tid, err)
@@ -101,7 +109,11 @@ func (c *Connection) tooLarge(l *link, flags uint8, typ uint16, tid uint64, err 
 	case typ == typePulled:
 		r := NewMessage(typePulled)
 		r.TID = tid
-		r.Front = append(r.Front, pulledTooLarge)
+		status := byte(pulledTooLarge)
+		if errors.Is(err, ErrUnreadable) {
+			status = pulledStale
+		}
+		r.Front = append(r.Front, status)
 		if c.queueOwn(l, r) != nil {
 			r.Release()
 		}
@@ -156,7 +168,7 @@ func (c *Connection) drain() {
 			if err := c.fits(l, e.m); err != nil { // it was queued before the peer was known
 				c.giveUp(e.m)
 				c.mu.Unlock()
-				c.tooLarge(l, e.flags, e.m.Type, e.m.TID, err)
+				c.unsendable(l, e.flags, e.m.Type, e.m.TID, err)
 				e.m.sent()
 				c.mu.Lock()
 				continue
@@ -194,8 +206,8 @@ func (c *Connection) drain() {
 			e.untake(f.data)
 		}
 		f.over()
-		if errors.Is(err, ErrTooLarge) {
-			c.tooLarge(l, e.flags, typ, tid, err)
+		if givesUp(err) {
+			c.unsendable(l, e.flags, typ, tid, err)
 		}
 		if e.m != nil && !kept {
 			c.mu.Lock()
@@ -203,7 +215,7 @@ func (c *Connection) drain() {
 			c.mu.Unlock()
 			e.m.sent()
 		}
-		if errors.Is(err, ErrTooLarge) {
+		if givesUp(err) {
 			c.mu.Lock()
 			l.numbered = numbered // the peer learns of the gap
 			var m *Message

@@ -70,7 +70,7 @@ type Stats struct {
 	// gaps in the numbers of what was.
 	Duplicates, Skipped uint64
 	// Dropped counts queued messages that turned out to be too large for the
-	// transport.
+	// transport, or whose payload could not be read.
 	Dropped uint64
 	// Undelivered is ConnStats.Undelivered of all connections, past ones included.
 	Undelivered uint64

@@ -56,12 +56,31 @@ func (t *streamTransport) send(f outFrame) error {
 	}
 	t.out = append(t.out, f.head[:f.split]...)
 	if err := t.put(t.out, f.data); err != nil {
-		return err
+		return t.abort(f, err)
 	}
 	f.data.Release()
 	f.over()
 	t.out = append(t.out[:0], f.head[f.split:]...)
 	return nil
+}
+
+// abort ends a frame whose data could not be written because of err. Where that
+// is because it can not be read, zeros follow, and that the frame is void: the
+// error matches ErrUnreadable, and the stream goes on.
+func (t *streamTransport) abort(f outFrame, err error) error {
+	var u *conn.UnreadableError
+	if !errors.As(err, &u) || u.Written < int64(len(t.out)) {
+		return err
+	}
+	var zeros [16 << 10]byte
+	for left := int64(len(t.out)) + f.data.Len() - u.Written; left > 0; left -= int64(len(zeros)) {
+		if err := t.put(zeros[:min(left, int64(len(zeros)))], nil); err != nil {
+			return err
+		}
+	}
+	t.out = append(t.out[:0], f.head[f.split:]...)
+	msgr2.Abort(t.out)
+	return fmt.Errorf("%w: %w", ErrUnreadable, err)
 }
 
 // put writes, and notes for how long the peer lets us wait, see link.stalled.

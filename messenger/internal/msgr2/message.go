@@ -40,3 +40,7 @@ func AppendMessageTail(dst []byte, p *Preamble, e Epilogue, dataCRC uint32) []by
 	}
 	return e.Append(dst)
 }
+
+// Abort makes the epilogue that AppendMessageTail has appended, tail, that of a
+// frame that its sender aborts: what the segments are does not matter any more.
+func Abort(tail []byte) { tail[0] = lateAborted }

@@ -322,7 +322,7 @@ func resealed(t testing.TB, sh *shield, b []byte) (out []byte) {
 		if out, err = sh.tx.AppendSecure(out, &p, segs[0], segs[1], segs[2], [][]byte{segs[3]}, false); err != nil {
 			return out
 		}
-		b = b[min(len(b), int(p.EpilogueLen())):]
+		b = b[min(len(b), p.EpilogueLen()):]
 	}
 	return out
 }

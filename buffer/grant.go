@@ -21,6 +21,8 @@ type Grant struct {
 	mw    *verbs.MW // KeyWindow
 	rkey  uint32    // but for KeyScoped
 	addr  uint64    // likewise
+	acc   verbs.Access
+	once  bool
 	timer *time.Timer
 	ended func(GrantEnd)
 }
@@ -146,7 +148,7 @@ func (b RDMABuffer) grantFor(g *Grant, qp *verbs.QP, t GrantTerms, grant func() 
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.ended = t.Ended
+	g.ended, g.once = t.Ended, t.Once
 	if t.Once {
 		over := func() { g.end(true) }
 		if g.kind == KeyWindow {
@@ -309,8 +311,27 @@ func (b RDMABuffer) grant(g *Grant, qp *verbs.QP, acc verbs.Access, key func(at 
 		return err
 	}
 	a.grants.Add(1)
-	g.b, g.at = ref, at
+	g.b, g.at, g.acc, g.once = ref, at, acc, false
 	return nil
+}
+
+// GrantInfo says what a grant is of. It has no key in it.
+type GrantInfo struct {
+	Owner  string // of the buffer
+	Len    int    // bytes granted
+	Access verbs.Access
+	Once   bool
+	Kind   KeyKind
+}
+
+// Info describes the grant; false once revoked.
+func (g *Grant) Info() (GrantInfo, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.b.IsZero() {
+		return GrantInfo{}, false
+	}
+	return GrantInfo{Owner: g.b.Owner(), Len: g.b.Len(), Access: g.acc, Once: g.once, Kind: g.kind}, true
 }
 
 // Kind is what the grant is made of.

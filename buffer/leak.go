@@ -1,7 +1,9 @@
 package buffer
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -101,28 +103,13 @@ func (h Holder) String() string {
 // per reference with its stack, else one per buffer.
 func (a *Arena) Holders() []Holder {
 	var hs []Holder
-	now := a.now.Load()
-	ats := *a.attachments.Load()
 	tr := a.tracer.Load()
 	uses := a.uses()
-	age := func(at uint32) time.Duration { return time.Duration(now-at) * time.Second }
 	a.walk(func(s uint32, cl uint8, state uint64) {
 		if !referenced(state) {
 			return
 		}
-		m := a.slots[s].meta.Load()
-		h := Holder{
-			Owner: a.nameOf(ownerOf(m)), Age: age(bornAt(m)), Len: uint64(a.sizes[cl]), Refs: int(count(state)),
-			Addr: uint64(uintptr(a.addr(s))), Posted: int(a.slots[s].posted.Load()),
-		}
-		if u, ok := uses[s]; ok && u.gen == gen(state) {
-			h.What = u.what
-		}
-		if len(ats) > 0 {
-			if mr := ats[0].regs[s>>a.rgnShift].mr.Load(); mr != nil {
-				h.LKey = mr.LKey()
-			}
-		}
+		h := a.holder(s, cl, state, a.slots[s].meta.Load(), uses)
 		var refs, posted []trace
 		if tr != nil {
 			refs, posted = tr.of(s, gen(state))
@@ -139,9 +126,67 @@ func (a *Arena) Holders() []Holder {
 			if i >= len(refs) {
 				h.Posted = 1
 			}
-			h.Owner, h.Age, h.Stack = a.nameOf(t.owner), age(t.at), t.String()
+			h.Owner, h.Age, h.Stack = a.nameOf(t.owner), a.age(t.at), t.String()
 			hs = append(hs, h)
 		}
 	})
+	return hs
+}
+
+// holder describes a buffer, whose slot has or had state and meta.
+func (a *Arena) holder(s uint32, cl uint8, state, meta uint64, uses map[uint32]use) Holder {
+	h := Holder{
+		Owner: a.nameOf(ownerOf(meta)), Age: a.age(bornAt(meta)), Len: uint64(a.sizes[cl]), Refs: int(count(state)),
+		Addr: uint64(uintptr(a.addr(s))), Posted: int(a.slots[s].posted.Load()),
+	}
+	if u, ok := uses[s]; ok && u.gen == gen(state) {
+		h.What = u.what
+	}
+	if ats := *a.attachments.Load(); len(ats) > 0 {
+		if mr := ats[0].regs[s>>a.rgnShift].mr.Load(); mr != nil {
+			h.LKey = mr.LKey()
+		}
+	}
+	return h
+}
+
+// age is how long ago the arena's clock was at.
+func (a *Arena) age(at uint32) time.Duration {
+	return time.Duration(max(int64(a.now.Load())-int64(at), 0)) * time.Second
+}
+
+// Oldest lists the buffers that have been held longest and are not posted, the
+// oldest first, at most most: one Holder each, without stacks. It looks at all and
+// keeps no more than that.
+func (a *Arena) Oldest(most int) []Holder {
+	type old struct {
+		slot  uint32
+		cl    uint8
+		state uint64
+		meta  uint64
+	}
+	if most <= 0 {
+		return nil
+	}
+	var top []old
+	a.walk(func(s uint32, cl uint8, state uint64) {
+		if !referenced(state) || a.slots[s].posted.Load() > 0 {
+			return
+		}
+		o := old{s, cl, state, a.slots[s].meta.Load()}
+		if len(top) == most {
+			if bornAt(o.meta) >= bornAt(top[most-1].meta) {
+				return
+			}
+			top = top[:most-1]
+		}
+		i, _ := slices.BinarySearchFunc(top, bornAt(o.meta)+1, func(x old, at uint32) int { return cmp.Compare(bornAt(x.meta), at) })
+		top = slices.Insert(top, i, o)
+	})
+	uses := a.uses()
+	hs := make([]Holder, len(top))
+	for i, o := range top {
+		hs[i] = a.holder(o.slot, o.cl, o.state, o.meta, uses)
+	}
 	return hs
 }

@@ -179,6 +179,10 @@ func (b RDMABuffer) Bytes() []byte {
 // Len is the number of bytes.
 func (b RDMABuffer) Len() int { return int(b.size()) }
 
+// Owner is the name of the owner that the buffer was got for. It panics after the
+// last release.
+func (b RDMABuffer) Owner() string { return b.a.nameOf(ownerOf(b.live().meta.Load())) }
+
 // Slice returns the view [i, j) of the buffer, 0 <= i <= j <= Len; it panics
 // for others. It shares b's reference and takes none of its own.
 func (b RDMABuffer) Slice(i, j int) RDMABuffer {

@@ -59,6 +59,10 @@ type OwnerStats struct {
 	Quota  int64 // 0: no limit
 	Held   int64 // referenced buffers, posted ones included
 	Posted int64
+	// Buffers is how many are referenced; Oldest how long ago the first of those
+	// that are not posted was got, to a second.
+	Buffers int
+	Oldest  time.Duration
 }
 
 // slotsOf are the slots of a carved chunk that were ever handed out. Under
@@ -136,10 +140,15 @@ func (a *Arena) Stats() Stats {
 		switch {
 		case referenced(state):
 			st.Classes[cl].Used++
-			if o := ownerOf(a.slots[s].meta.Load()); int(o) < len(st.Owners) {
-				st.Owners[o].Held += int64(a.sizes[cl])
+			m := a.slots[s].meta.Load()
+			if i := ownerOf(m); int(i) < len(st.Owners) {
+				o := &st.Owners[i]
+				o.Held += int64(a.sizes[cl])
+				o.Buffers++
 				if a.slots[s].posted.Load() > 0 {
-					st.Owners[o].Posted += int64(a.sizes[cl])
+					o.Posted += int64(a.sizes[cl])
+				} else {
+					o.Oldest = max(o.Oldest, a.age(bornAt(m)))
 				}
 			}
 		case count(state) == 0:

@@ -130,7 +130,7 @@ func (b *streamBulk) write(ctx context.Context, dst []Grant, off uint64, src *bu
 		m.Front = AppendGrants(m.Front, to)
 		var p *pull
 		if b.l.own&featurePushed != 0 {
-			p = &pull{ch: make(chan error, 1)}
+			p = &pull{n: int64(n), ch: make(chan error, 1)}
 			if !b.await(m, p) {
 				m.Release()
 				return fmt.Errorf("%w: %w", ErrReset, b.l.failure())

@@ -58,11 +58,11 @@ type streamGrant struct {
 	idle []chan struct{} // closed when gone and not busy
 }
 
-// pull waits for the answer to a pull. dst is a share of the caller's list,
-// until a reader has taken it.
+// pull waits for the answer to a pull, or a push. dst is a share of the caller's
+// list, until a reader has taken it; nil for a push.
 type pull struct {
 	dst *buffer.List
-	n   int64
+	n   int64 // bytes
 	ch  chan error
 }
 

@@ -56,7 +56,7 @@ func TestHeldMessagesAreNamed(t *testing.T) {
 			require.EqualValues(t, 42, h.Type)
 			require.Contains(t, h.Peer, "client.77")
 		}
-		require.Len(t, p.server.Inspect().Held, 2)
+		require.Len(t, p.server.Inspect(InspectQuery{}).Held, 2)
 		var s strings.Builder
 		require.NoError(t, a.Report().WriteText(&s))
 		require.Contains(t, s.String(), "message of type 42 from client.77")

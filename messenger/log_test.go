@@ -64,7 +64,7 @@ func TestLogHasIdentifiers(t *testing.T) {
 		logged("session opened")
 		links := map[uint64]bool{}
 		see := func() {
-			for _, i := range client.Inspect().Connections {
+			for _, i := range client.Inspect(InspectQuery{}).Connections {
 				if i.ID == c.ID() && i.State == StateOpen.String() {
 					links[i.Link] = true
 				}

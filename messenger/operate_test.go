@@ -100,7 +100,7 @@ func TestSessionTimeout(t *testing.T) {
 				require.ErrorIs(t, c.Err(), ErrTimeout)
 				require.Equal(t, 1, d.rec[0].count("reset"))
 				require.EqualValues(t, 1, d.Nodes[0].Stats().SessionsExpired)
-				require.Zero(t, d.Nodes[0].Inspect().Memory.Held)
+				require.Zero(t, d.Nodes[0].Inspect(InspectQuery{}).Memory.Held)
 
 				d.Net.Heal()
 				back := d.connect(t, 1)

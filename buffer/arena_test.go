@@ -47,6 +47,11 @@ func TestSizes(t *testing.T) {
 	require.EqualValues(t, 2<<20+8192, a.Account().Held)
 	l.Release()
 	require.Equal(t, []int{4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1 << 20}, a.Classes())
+	st := a.Stats()
+	for i, c := range st.Classes {
+		require.Equal(t, a.Classes()[i], c.Size)
+	}
+	require.Equal(t, map[bool]int64{true: 0, false: st.Mapped}[st.Backing == backHeap], st.OffHeap)
 }
 
 func TestConfig(t *testing.T) {

@@ -250,6 +250,31 @@ func TestCompletionStatus(t *testing.T) {
 	}
 }
 
+// What a device completes without that it was posted, or for a connection that is
+// gone, is counted, and the others go on.
+func TestStrangeCompletions(t *testing.T) {
+	var made atomic.Bool
+	s := &verbstest.Script{Poll: func(wcs []driver.WC) []driver.WC {
+		if len(wcs) > 0 && made.CompareAndSwap(false, true) {
+			wcs = append(wcs, driver.WC{Status: verbs.StatusSuccess}) // nobody's
+		}
+		return wcs
+	}}
+	p := newPair(t, nodeConfig{}, nodeConfig{device: openFaulty(t, s)})
+	for range 5 {
+		p.b.expect(p.ba, "on", p.a.send(p.ab, "on", 100))
+	}
+	require.True(t, made.Load())
+	st := p.b.Stats()
+	require.EqualValues(t, 1, st.Stale)
+	require.Zero(t, st.LateReceives)
+	require.EqualValues(t, 1, p.b.dev.Stats().StaleCompletions)
+
+	p.ba.p.completed(&lane{}, &verbs.WC{QPN: p.ba.qp.QPN()}) // of a lane that knows none
+	require.EqualValues(t, 1, p.b.Stats().LateReceives)
+	p.b.expect(p.ba, "still on", p.a.send(p.ab, "still on", 100))
+}
+
 // keeper keeps completions of sends back until it is told to give them up.
 type keeper struct {
 	verbstest.Script

@@ -90,6 +90,8 @@ func TestInspect(t *testing.T) {
 	require.Eventually(t, func() bool { i := p.ab.Inspect(); return i.Reads+i.Writes == 0 && i.ReadBytes+i.WriteBytes == 0 }, wait, time.Millisecond)
 	dst.Release()
 	src.Release()
+	st := p.ab.Stats()
+	require.Equal(t, [2]uint64{1, 1}, [2]uint64{st.OneSidedReads, st.OneSidedWrites})
 	require.NoError(t, p.ba.Revoke(t.Context(), []Grant{read, write}))
 	p.ba.LiveGrants(func(g LiveGrant) { t.Errorf("%+v is still live", g) })
 }

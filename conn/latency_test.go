@@ -100,4 +100,5 @@ func TestRendezvousLatency(t *testing.T) {
 	require.Eventually(t, func() bool { return p.ab.Stats().RendezvousSent == n+1 }, wait, time.Millisecond)
 	require.EqualValues(t, n+1, p.a.Latencies().Rendezvous.Count)
 	require.EqualValues(t, n+1, p.b.Latencies().Fetch.Count)
+	require.EqualValues(t, n+1, p.ba.Stats().RendezvousReceived)
 }

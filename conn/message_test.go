@@ -105,9 +105,12 @@ func TestManySenders(t *testing.T) {
 		}()
 	}
 	next := make([]int, senders)
+	heads := 0
 	for range senders * each {
 		var s, i int
-		_, err := fmt.Sscanf(get(t, p.b.messages).head, "%d/%d", &s, &i)
+		m := get(t, p.b.messages)
+		heads += len(m.head)
+		_, err := fmt.Sscanf(m.head, "%d/%d", &s, &i)
 		require.NoError(t, err)
 		require.Equal(t, next[s], i)
 		next[s]++
@@ -115,7 +118,14 @@ func TestManySenders(t *testing.T) {
 	st := p.ab.Stats()
 	require.EqualValues(t, senders*each, st.MessagesSent)
 	require.NotZero(t, st.Coalesced)
-	require.EqualValues(t, senders*each, p.ba.Stats().MessagesReceived)
+	require.EqualValues(t, heads+senders*each*64, st.BytesSent)
+	require.EqualValues(t, senders*each*64, st.CopiedOut)
+	far := p.ba.Stats()
+	require.EqualValues(t, senders*each, far.MessagesReceived)
+	require.Equal(t, st.BytesSent, far.BytesReceived)
+	require.EqualValues(t, senders*each*64, far.CopiedIn)
+	require.Positive(t, far.CreditUpdates, "nothing else could carry them")
+	require.Equal(t, far.CreditUpdates, far.PacketsSent)
 }
 
 func TestGoodbye(t *testing.T) {

@@ -30,6 +30,15 @@ func TestShutdown(t *testing.T) {
 			require.NoError(t, err)
 			peers = append(peers, get(t, b.accepted))
 		}
+		for n, want := range map[*node]Stats{a: {Conns: conns, Dialed: conns}, b: {Conns: conns, Accepted: conns}} {
+			var st Stats
+			require.Eventually(t, func() bool { // the acceptor counts behind OnAccept
+				st = n.Stats()
+				return want == Stats{Conns: st.Conns, Dialed: st.Dialed, Accepted: st.Accepted, Refused: st.Refused, Stale: st.Stale}
+			}, wait, time.Millisecond, "%+v", want)
+			require.Positive(t, st.Lanes)
+			require.GreaterOrEqual(t, st.RecvPosted, conns)
+		}
 		a.mu.Lock()
 		var ours []*Conn
 		for c := range a.conns {
@@ -59,6 +68,9 @@ func TestShutdown(t *testing.T) {
 			get(t, c.Done())
 		}
 		a.clean()
+		if a.useSRQ {
+			require.Positive(t, a.Stats().Orphans, "the receives of the shared queue")
+		}
 		require.NoError(t, a.Endpoint.Shutdown(ctx))
 		require.EqualValues(t, conns*messages, a.Stats().MessagesSent)
 	})
@@ -177,6 +189,9 @@ func TestIdle(t *testing.T) {
 	}, wait, time.Millisecond)
 	p.b.expect(p.ba, "y", p.a.send(p.ab, "y", 100))
 	require.Greater(t, sleeps()+2, before)
+	if p.a.dev.Caps().Provider == "iwarp" {
+		require.Positive(t, p.a.Stats().Upcalls+p.b.Stats().Upcalls, "the device has done what the sleepers had to")
+	}
 }
 
 func TestConfig(t *testing.T) {

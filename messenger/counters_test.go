@@ -44,7 +44,8 @@ func TestBytesAreCounted(t *testing.T) {
 				for _, x := range []*Messenger{p.client, p.server} {
 					require.Eventually(t, func() bool {
 						s := x.Stats()
-						return s.BytesSent == n && s.BytesReceived == n && s.BytesEncrypted == secure && s.BytesDecrypted == secure
+						return s.MessagesSent == 1 && s.MessagesReceived == 1 && s.BytesSent == n && s.BytesReceived == n &&
+							s.BytesEncrypted == secure && s.BytesDecrypted == secure
 					}, patience, time.Millisecond, "%+v", x.Stats())
 				}
 			})

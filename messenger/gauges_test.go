@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/argonaut-rdma/argonaut/buffer"
 	. "github.com/argonaut-rdma/argonaut/messenger"
 )
 
@@ -57,10 +58,40 @@ func TestOldestQueued(t *testing.T) {
 		settle(10 * time.Second)
 		st := c.Stats()
 		require.Equal(t, 2, st.QueuedMessages)
+		require.EqualValues(t, 8, st.QueuedBytes)
 		require.Equal(t, 40*time.Second, st.OldestQueued)
 		d.Net.Heal()
 		settle(time.Minute)
 		require.Equal(t, []uint32{1, 2}, d.rec[1].received())
 		require.Zero(t, c.Stats().OldestQueued)
+		require.Zero(t, c.Stats().QueuedBytes)
+	})
+}
+
+// What was queued and turns out to be more than the peer takes is dropped, and
+// counted; what is behind it is sent.
+func TestDropped(t *testing.T) {
+	under(t, func(t *testing.T) {
+		d := newDuo(t, LosslessPeer(), LosslessPeer(), func(i int, cfg *Config) {
+			if i == 1 {
+				cfg.MaxData = 4096
+			}
+		})
+		d.Net.Split([]string{d.Nodes[0].Host}, []string{d.Nodes[1].Host})
+		c := d.connect(t, 0)
+		m := NewMessage(1)
+		var err error
+		m.Data, err = d.Nodes[0].Arena.GetList(t.Context(), 5000, buffer.Anonymous)
+		require.NoError(t, err)
+		require.NoError(t, c.Send(t.Context(), m))
+		send(t, c, 1)
+		settle(time.Second)
+		require.Zero(t, d.Nodes[0].Stats().Dropped)
+		d.Net.Heal()
+		settle(time.Minute)
+		st := d.Nodes[0].Stats()
+		require.EqualValues(t, 1, st.Dropped)
+		require.EqualValues(t, 1, st.Undelivered)
+		require.Equal(t, []uint32{1}, d.rec[1].received())
 	})
 }

@@ -91,3 +91,20 @@ func TestStrandAllocatesNothing(t *testing.T) {
 	})
 	require.Zero(t, allocs)
 }
+
+// A strand that the pool has no goroutine for runs all the same, and is counted.
+func TestStrandBesideThePool(t *testing.T) {
+	done := make(chan struct{})
+	m := newMessenger(t, Config{})
+	m.AddDispatcher(&handler{dispatch: func(_ context.Context, m *Message) bool {
+		m.Release()
+		close(done)
+		return true
+	}})
+	require.Zero(t, m.Stats().StrandOverflows)
+	m.ex.pool.Release() // as if all were just coming back
+	require.NoError(t, m.Loopback().Send(soon(t), NewMessage(1)))
+	receiveOne(t, done, "dispatch")
+	require.EqualValues(t, 1, m.Stats().StrandOverflows)
+	m.ex.pool.Reboot()
+}

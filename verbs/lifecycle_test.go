@@ -48,6 +48,8 @@ func TestParentsRefuseToClose(t *testing.T) {
 		verbs.KindCompChannel, verbs.KindCQ, verbs.KindPD, verbs.KindSRQ, verbs.KindQP, verbs.KindMR, verbs.KindScopedMR, verbs.KindMW,
 	}
 	require.Equal(t, all, kinds(dev.Resources()))
+	live := verbs.Stats{CompChannels: 1, CQs: 1, PDs: 1, SRQs: 1, QPs: 1, MRs: 1, ScopedMRs: 1, MWs: 1, BytesRegistered: 10}
+	require.Equal(t, live, dev.Stats())
 	for _, r := range dev.Resources() {
 		require.Contains(t, r.Stack, "TestParentsRefuseToClose")
 		require.NotEmpty(t, r.String())
@@ -83,6 +85,7 @@ func TestParentsRefuseToClose(t *testing.T) {
 		require.NoError(t, f(), "a second time")
 	}
 	require.Empty(t, dev.Resources())
+	require.Equal(t, verbs.Stats{}, dev.Stats())
 	require.Equal(t, 7, l.destroy, "each destructor of the driver once")
 	require.NotContains(t, verbs.Devices(), dev)
 

@@ -61,6 +61,8 @@ func TestCompletionsByStatus(t *testing.T) {
 				s := r.dev.Stats()
 				require.Equal(t, want, s.ByStatus)
 				require.EqualValues(t, 9, s.Completions)
+				require.EqualValues(t, 7, s.SendsPosted)
+				require.EqualValues(t, 3, s.RecvsPosted)
 				require.EqualValues(t, 1, s.Swallowed)
 			}
 			check()

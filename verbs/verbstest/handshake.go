@@ -33,7 +33,9 @@ var handshakeTests = []subtest{
 func privateData(e *env) {
 	most := e.caps().MaxPrivateData
 	require.GreaterOrEqual(e, most, 40, "too little for any handshake")
+	idle := e.acceptor().Stats()
 	l, addr := e.listen(e.acceptor())
+	require.Equal(e, idle.Listeners+1, e.acceptor().Stats().Listeners)
 	for _, n := range []int{0, 1, 3, 40, most - 1, most} {
 		a, b := e.end("a", e.dialer(), pairOpts{}), e.end("b", e.acceptor(), pairOpts{})
 		there, back := make([]byte, n), make([]byte, n)
@@ -50,11 +52,15 @@ func privateData(e *env) {
 			if r.RemoteAddr() == "" || r.LocalAddr() == "" {
 				return fmt.Errorf("a request without addresses: %q %q", r.LocalAddr(), r.RemoteAddr())
 			}
+			if n := b.dev.Stats().ConnRequests; n != idle.ConnRequests+1 {
+				return fmt.Errorf("%d requests are live, %d before this one", n, idle.ConnRequests)
+			}
 			return r.Accept(e.ctx, b.qp, driver.ConnParam{PrivateData: back})
 		})
 		answer, err := a.qp.Connect(e.ctx, addr, driver.ConnParam{PrivateData: there})
 		require.NoError(e, err)
 		require.NoError(e, g.Wait())
+		require.Equal(e, idle.ConnRequests, b.dev.Stats().ConnRequests, "it has been accepted")
 		e.privateIs(<-got, there)
 		e.privateIs(answer.PrivateData, back)
 		require.Equal(e, a.qp.Features(), b.qp.Features(), "the ends do not agree")

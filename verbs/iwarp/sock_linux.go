@@ -58,7 +58,7 @@ const briefly = 64 << 10
 func vectored(trap, fd uintptr, iov []iovec) (int, error) {
 	long := false
 	for i, n := 0, uint64(0); i < len(iov) && !long; i++ {
-		n += uint64(iov[i].Len)
+		n += uint64(iov[i].Len) //nolint:unconvert // Len has 32 bits on some
 		long = n > briefly
 	}
 	for {

@@ -57,8 +57,8 @@ const briefly = 64 << 10
 // collection, so it is told of those.
 func vectored(trap, fd uintptr, iov []iovec) (int, error) {
 	long := false
-	for i, n := 0, uint64(0); i < len(iov) && !long; i++ {
-		n += uint64(iov[i].Len) //nolint:unconvert // Len has 32 bits on some
+	for i, n := 0, 0; i < len(iov) && !long; i++ {
+		n += int(iov[i].Len)
 		long = n > briefly
 	}
 	for {

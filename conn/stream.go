@@ -174,6 +174,10 @@ func (s *Stream) Write(head []byte, l *buffer.List) error {
 	return err
 }
 
+// Trim lets go of the memory that large writes have left behind, for a Stream that
+// rests. It does not block, and counts as the writer's use.
+func (s *Stream) Trim() { s.iov = nil }
+
 // SetDeadline bounds reads and writes, pending ones too, as net.Conn.
 func (s *Stream) SetDeadline(t time.Time) error { return s.c.SetDeadline(t) }
 

@@ -44,6 +44,7 @@ func (s *sink) send(f outFrame) error {
 }
 func (s *sink) flush() error             { return nil }
 func (s *sink) fits(int, int64) error    { return nil }
+func (s *sink) rest()                    {}
 func (s *sink) progress() (uint64, bool) { return 0, false }
 func (s *sink) close()                   { s.streamBulk.end() }
 func (s *sink) goodbye(context.Context)  { s.close() }

@@ -46,6 +46,9 @@ type transport interface {
 	// progress is a number that changes as data comes in, between frames too,
 	// and whether it is we who do not take what has come.
 	progress() (uint64, bool)
+	// rest gives back what large frames have left behind with the sender. It is
+	// called while nobody sends.
+	rest()
 	// close ends the transport at once. It does not block, and is idempotent.
 	close()
 	// goodbye ends it after what was sent has left, as far as the transport

@@ -130,6 +130,9 @@ func (l *link) tick(now time.Time) {
 			c.sendControl(entry{kind: entryKeepalive, since: now})
 		}
 	}
+	if c := l.owner.Load(); c != nil && t.Ready && now.Sub(t.Used) > restAfter {
+		c.rest(l)
+	}
 	if t.Holding {
 		l.touch(true) // it is we who do not listen
 	}

@@ -1,3 +1,5 @@
+//go:build !invariants
+
 package messenger
 
 import (
@@ -12,6 +14,9 @@ import (
 
 	"github.com/argonaut-rdma/argonaut/buffer"
 )
+
+// With the invariants tag package buffer finds out first that the pages are gone, and
+// panics: it is the owner's fault.
 
 // Payload of a mapped file that is cut before it has been sent: the message alone is
 // given up, in the middle of its frame; who waits for it and the peer know, and what

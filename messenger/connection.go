@@ -144,14 +144,11 @@ func (c *Connection) open(l *link, r *hsResult) {
 		return
 	}
 	c.link, c.err = l, nil
-	if r.resumed {
-		l.numbered = c.session.Acked // 0 where it begins anew
-	}
 	what := "session opened"
 	c.policy.Lossy = c.session.Policy.Lossy
 	if !r.resumed {
 		c.peer, c.verified, c.features, c.addrs = r.peer, r.verified, r.features, r.addrs
-		c.ours = l.hs.wireAddrs()
+		c.ours = l.hs.ownAddrs()
 		c.auth = &authenticated{r.globalID, r.keys.Identity}
 	} else {
 		what = "session reconnected"

@@ -3,6 +3,7 @@ package messenger_test
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -14,13 +15,17 @@ import (
 
 // restart kills node 1, as a kill -9 does: nothing of its end gets out. It comes
 // back as another incarnation at the same address.
-func (d *duo) restart(t *testing.T, p Policy) (*Messenger, *recorder) {
+func (d *duo) restart(t *testing.T, p Policy, more ...func(cfg *Config)) (*Messenger, *recorder) {
 	t.Helper()
 	n := d.Nodes[1]
 	at := n.Addrs()
 	d.Net.Split([]string{d.Nodes[0].Host}, []string{n.Host})
 	require.NoError(t, n.Close())
-	m, err := New(Config{Name: n.Name(), Arena: n.Arena, DialStream: n.Dial, ListenStream: n.Listen, IdleTimeout: -1})
+	cfg := Config{Name: n.Name(), Arena: n.Arena, DialStream: n.Dial, ListenStream: n.Listen, IdleTimeout: -1}
+	for _, f := range more {
+		f(&cfg)
+	}
+	m, err := New(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	m.SetPolicy(OSD, p)
@@ -75,6 +80,43 @@ func TestCallsGoToTheNextIncarnation(t *testing.T) {
 		_, rec := d.restart(t, LosslessPeer())
 		require.NoError(t, <-ended)
 		require.Equal(t, []uint32{1}, rec.received())
+	})
+}
+
+// What the peer had not acknowledged comes to its next incarnation also when the
+// first transport there fails before anything has come by it: that one has said
+// that it has nothing, whatever the old one had.
+func TestFirstTransportToTheNextIncarnationFails(t *testing.T) {
+	under(t, func(t *testing.T) {
+		d := newDuo(t, LosslessPeer(), LosslessPeer())
+		c, err := d.Nodes[0].ConnectTo(OSD, AddrVec{{URL: d.Nodes[1].Addrs()[0].URL}})
+		require.NoError(t, err)
+		ready(t, c)
+		send(t, c, 1)
+		send(t, c, 2)
+		settle(time.Second)
+		require.Zero(t, c.Stats().UnackedMessages)
+		d.Net.Split([]string{d.Nodes[0].Host}, []string{d.Nodes[1].Host})
+		send(t, c, 3)
+		send(t, c, 4)
+		settle(time.Second)
+		require.Equal(t, 2, c.Stats().UnackedMessages)
+		failed := 0
+		_, rec := d.restart(t, LosslessPeer(), func(cfg *Config) {
+			cfg.Inject = &Inject{Step: func(s Step) error {
+				if s.Frame != "MESSAGE" || s.Sending || failed > 0 {
+					return nil
+				}
+				failed++
+				return errors.New("injected")
+			}}
+		})
+		settle(time.Minute)
+		require.Equal(t, 1, failed)
+		require.Equal(t, []uint32{3, 4}, rec.received())
+		send(t, c, 5)
+		settle(time.Second)
+		require.Equal(t, []uint32{3, 4, 5}, rec.received())
 	})
 }
 

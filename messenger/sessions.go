@@ -88,6 +88,7 @@ func (l *link) resumed(msgSeq uint64) error {
 		if err := c.session.ReconnectOK(msgSeq); err != nil {
 			return protocolError(err)
 		}
+		l.numbered = msgSeq
 		n = c.acked(&batch)
 		return nil
 	})
@@ -226,6 +227,9 @@ func (c *Connection) take(l *link, in session.Incoming, lost bool) taken {
 		stale = c.requeue()
 	}
 	c.session.Take(in, c.m.cookie())
+	if in.Reconnect {
+		l.numbered = in.MsgSeq
+	}
 	var orphans []*call
 	if !in.Reconnect && !lost {
 		orphans = c.renewed()

@@ -223,14 +223,17 @@ func (m *Messenger) round(c *Connection, addrs AddrVec) {
 		if how == triedOver {
 			return
 		}
-		if err = e; l != nil {
+		if err == nil || !errors.Is(e, conn.ErrDeviceLost) { // that is no reason to give up what another may do
+			err = e
+		}
+		if l != nil {
 			last = l
 		}
 		if how == triedEnough {
 			break
 		}
 		if i+1 < len(addrs) {
-			m.n.fallbacks[fallbackReason(err)].Add(1)
+			m.n.fallbacks[fallbackReason(e)].Add(1)
 		}
 	}
 	c.attemptFailed(last, err)

@@ -102,7 +102,7 @@ func NewMessage(t uint16) *Message {
 // Grow makes room for n bytes in the message's own memory and sets Front to an
 // empty slice of it.
 func (m *Message) Grow(n int) {
-	if m.own == nil || cap(m.own) < n {
+	if m.own == nil || cap(m.own) < n || len(m.Middle) > 0 { // that of a received one is behind Front
 		m.own = make([]byte, 0, max(n, minFront))
 	}
 	m.Front = m.own[:0]

@@ -209,3 +209,14 @@ func fixChecksums(u []byte) {
 		binary.LittleEndian.PutUint32(u[end:], msgr2.CRC(msgr2.CRCSeed, u[msgr2.PreambleLen:end]))
 	}
 }
+
+// A handler that writes a received message anew, to send it on, keeps its middle.
+func TestGrowLeavesTheMiddle(t *testing.T) {
+	m := NewMessage(1)
+	defer m.Release()
+	m.growParts(4, 8)
+	copy(m.Middle, "received")
+	m.Grow(12)
+	m.Front = append(m.Front, "twelve bytes"...)
+	require.Equal(t, "received", string(m.Middle))
+}

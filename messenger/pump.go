@@ -177,7 +177,7 @@ func (c *Connection) drain() {
 		if buf == nil {
 			buf, c.scratch = c.scratch[:0], nil
 		}
-		replayed, numbered := e.seq != 0, l.numbered
+		replayed, numbered, acked := e.seq != 0, l.numbered, c.session.AckSent
 		f := c.frame(buf[:0], l, &e)
 		buf = f.head
 		kept := c.keeps(&e)
@@ -218,6 +218,9 @@ func (c *Connection) drain() {
 		if givesUp(err) {
 			c.mu.Lock()
 			l.numbered = numbered // the peer learns of the gap
+			if c.link == l {
+				c.session.AckSent = acked // what the frame acknowledged
+			}
 			var m *Message
 			if kept {
 				if m = c.forgetSent(e.seq); m != nil {
@@ -228,6 +231,7 @@ func (c *Connection) drain() {
 				c.wakeSender()
 			}
 			c.mu.Unlock()
+			c.acknowledge()
 			if m != nil {
 				m.sent()
 			}

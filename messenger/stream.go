@@ -69,11 +69,19 @@ func (t *streamTransport) send(f outFrame) error {
 // error matches ErrUnreadable, and the stream goes on.
 func (t *streamTransport) abort(f outFrame, err error) error {
 	var u *conn.UnreadableError
-	if !errors.As(err, &u) || u.Written < int64(len(t.out)) {
+	if !errors.As(err, &u) {
 		return err
 	}
+	left := f.data.Len()
+	if head := t.out; u.Written < int64(len(head)) { // the kernel takes pieces, and one with both not at all
+		if err := t.put(head[u.Written:], nil); err != nil {
+			return err
+		}
+	} else {
+		left -= u.Written - int64(len(head))
+	}
 	var zeros [16 << 10]byte
-	for left := int64(len(t.out)) + f.data.Len() - u.Written; left > 0; left -= int64(len(zeros)) {
+	for ; left > 0; left -= int64(len(zeros)) {
 		if err := t.put(zeros[:min(left, int64(len(zeros)))], nil); err != nil {
 			return err
 		}

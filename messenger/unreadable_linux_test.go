@@ -4,6 +4,7 @@ package messenger
 
 import (
 	"crypto/rand"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -22,6 +23,12 @@ import (
 // given up, in the middle of its frame; who waits for it and the peer know, and what
 // is behind it arrives on the same transport.
 func TestUnreadablePayload(t *testing.T) {
+	for _, left := range []int64{100 << 10, 4 << 10, 0} {
+		t.Run(fmt.Sprintf("%d bytes left", left), func(t *testing.T) { unreadablePayload(t, left) })
+	}
+}
+
+func unreadablePayload(t *testing.T, left int64) {
 	got := make(chan uint16, 8)
 	// Neither checksums nor secure mode: this process would read it, and get SIGBUS.
 	plain := Config{NoDataCRC: true, Transports: []Transport{}, Auth: []Auth{AuthNone{}}, Modes: []Mode{ModeCRC}}
@@ -36,7 +43,7 @@ func TestUnreadablePayload(t *testing.T) {
 	cache, err := client.NewRegCache(buffer.RegCacheConfig{})
 	require.NoError(t, err)
 
-	const size, left = 1 << 20, 100 << 10
+	const size = 1 << 20
 	name := filepath.Join(t.TempDir(), "object")
 	data := make([]byte, size)
 	rand.Read(data)

@@ -58,7 +58,7 @@
 // # Errors
 //
 // ErrClosed, ErrPeerClosed, ErrRefused and *RefusedError, ErrProtocol, ErrTimeout,
-// ErrTooLarge, ErrStaleGrant, ErrAccess, ErrViolation, ErrNotSupported,
-// verbs.ErrInvalid, verbs.ErrLimit, those of buffer for memory, and *FaultError
-// with its FaultKind for connections that failed.
+// ErrTooLarge, ErrStaleGrant, ErrAccess, ErrViolation, ErrDeviceLost,
+// *UnreadableError, ErrNotSupported, verbs.ErrInvalid, verbs.ErrLimit, those of
+// buffer for memory, and *FaultError with its FaultKind for connections that failed.
 package conn

@@ -85,7 +85,7 @@ func TestCallThatIsGivenUp(t *testing.T) {
 		err = call(c)
 		require.ErrorContains(t, err, what)
 		require.ErrorContains(t, err, "is connecting")
-		require.ErrorIs(t, err, c.Err())
+		require.ErrorContains(t, err, "its last error: messenger: connect 127.0.0.1:1")
 	}
 	c.MarkDown()
 }

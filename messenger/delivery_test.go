@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/argonaut-rdma/argonaut/conn"
 	. "github.com/argonaut-rdma/argonaut/messenger"
@@ -118,6 +119,20 @@ type battle struct {
 	handshakesCut atomic.Uint32 // where the messengers do it
 }
 
+// leave shuts all nodes down at once. siw holds on to a connection that was being made
+// for up to 10 s, longer than Close waits.
+func (b *battle) leave() {
+	var g errgroup.Group
+	for _, n := range b.cl.Nodes {
+		g.Go(func() error {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			return n.Shutdown(ctx)
+		})
+	}
+	require.NoError(b.t, g.Wait())
+}
+
 func deliver(t *testing.T, size deliverySize, w wire) {
 	b := &battle{t: t, size: size, w: w, moved: make(chan struct{}), block: make([]byte, size.largeSize+size.max)}
 	chacha := rand.NewChaCha8([32]byte{1})
@@ -159,6 +174,9 @@ func deliver(t *testing.T, size deliverySize, w wire) {
 		}
 	}
 	b.cl = messengertest.New(t, cfg)
+	if w.scheme == SchemeRDMA {
+		t.Cleanup(func() { b.leave() })
+	}
 	for i := range b.ch {
 		for j := range b.ch[i] {
 			if i != j {

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/argonaut-rdma/argonaut/verbs/driver"
 	"github.com/argonaut-rdma/argonaut/verbs/ibverbs/internal/cverbs"
 )
@@ -33,11 +35,27 @@ type listener struct {
 
 var _ driver.Listener = (*listener)(nil)
 
+// freePortTries bounds how often a port that rdma_cm has chosen is another one's: siw shares the ports with TCP, of which
+// rdma_cm knows nothing.
+const freePortTries = 16
+
 func (d *device) Listen(ctx context.Context, addr string) (driver.Listener, error) {
 	a, err := resolve(ctx, addr)
 	if err != nil {
 		return nil, fmt.Errorf("ibverbs: listen on %s: %w", addr, err)
 	}
+	for tries := 1; ; tries++ {
+		l, err := d.listenOn(addr, a)
+		if err == nil {
+			return l, nil
+		}
+		if a.Port() != 0 || tries == freePortTries || !errors.Is(err, unix.EADDRINUSE) {
+			return nil, err
+		}
+	}
+}
+
+func (d *device) listenOn(addr string, a cverbs.SockAddr) (*listener, error) {
 	id, err := d.createID()
 	if err != nil {
 		return nil, err

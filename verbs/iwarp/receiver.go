@@ -191,7 +191,7 @@ func (q *queuePair) readBulk(fd uintptr) (int, error) {
 		buf = r.bulk
 	}
 	r.iov = append(r.iov[:0], makeIovec(buf))
-	n, err := readv(fd, r.iov, true)
+	n, err := readv(fd, r.iov)
 	if n > 0 && !q.process(buf[:n]) {
 		return n, errStopped
 	}
@@ -239,7 +239,7 @@ func (q *queuePair) readDirect(fd uintptr) (int, error) {
 		tail = q.par.framing.Pad(r.ulpdu) + wire.CRCLen + q.nextHeader()
 		r.iov = append(r.iov, makeIovec(r.tail[:tail]))
 	}
-	n, err := readv(fd, r.iov, false)
+	n, err := readv(fd, r.iov)
 	got := min(n, want)
 	for left := got; left > 0; { // move the real cursor, and look at the bytes while they are held
 		_, p := r.dst.next(left)

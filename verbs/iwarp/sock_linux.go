@@ -35,42 +35,21 @@ func rawConn(c net.Conn) syscall.RawConn {
 	return rc
 }
 
-// writev and readv are one call each, of a descriptor that does not block. At the end of the stream readv returns 0 and
-// nil.
+// writev and readv are one non-blocking call each. At the end of the stream readv returns 0 and nil.
 func writev(fd uintptr, iov []iovec) (int, error) {
 	raceSend(iov)
-	n := 0
-	for i := 0; i < len(iov) && n <= briefly; i++ {
-		n += int(iov[i].Len)
-	}
-	return vectored(syscall.SYS_WRITEV, fd, iov, n <= briefly)
+	return vectored(syscall.SYS_WRITEV, fd, iov)
 }
 
-// readv reads; brief is for memory of our own, which is there: see vectored.
-func readv(fd uintptr, iov []iovec, brief bool) (int, error) {
-	n, err := vectored(syscall.SYS_READV, fd, iov, brief)
+func readv(fd uintptr, iov []iovec) (int, error) {
+	n, err := vectored(syscall.SYS_READV, fd, iov)
 	raceReceived(iov, n)
 	return n, err
 }
 
-// briefly is how many bytes at most a write has that is called brief: about what package conn copies into its own
-// memory anyway, rather than having it sent from where it is.
-const briefly = 4 << 10
-
-// vectored is writev or readv. To tell the scheduler of a system call costs as much as a short one itself where the
-// process was idle before, as it is when a message wakes it: the runtime's monitor is then woken too. (A round trip of
-// short messages takes a fifth less without.) So it is not told of those that are brief. Of others it is: they copy for
-// long, or to and from pages of a mapped file that have to be read first, and nothing else, a garbage collection in
-// particular, is to wait for that.
-func vectored(trap, fd uintptr, iov []iovec, brief bool) (int, error) {
+func vectored(trap, fd uintptr, iov []iovec) (int, error) {
 	for {
-		var n uintptr
-		var e syscall.Errno
-		if brief {
-			n, _, e = syscall.RawSyscall(trap, fd, uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)))
-		} else {
-			n, _, e = syscall.Syscall(trap, fd, uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)))
-		}
+		n, _, e := syscall.Syscall(trap, fd, uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)))
 		switch e {
 		case 0:
 			return int(n), nil

@@ -24,7 +24,7 @@ func rawConn(net.Conn) syscall.RawConn { return nil }
 
 func writev(uintptr, []iovec) (int, error) { return 0, driver.ErrNotSupported }
 
-func readv(uintptr, []iovec, bool) (int, error) { return 0, driver.ErrNotSupported }
+func readv(uintptr, []iovec) (int, error) { return 0, driver.ErrNotSupported }
 
 func wouldBlock(error) bool { return false }
 

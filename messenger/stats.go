@@ -129,3 +129,48 @@ type ConnStats struct {
 	// Grants is how many grants are live.
 	Grants int
 }
+
+// Stats returns the messenger's counters.
+func (m *Messenger) Stats() Stats {
+	n := &m.n
+	s := Stats{
+		ConnectionsCreated: n.created.Load(), Faults: n.faults.Load(),
+		HandshakesFailed: n.handshakesFailed.Load(), HandshakesRefused: n.handshakesRefused.Load(),
+		MessagesSent: n.sent.Load(), MessagesReceived: n.received.Load(),
+		BytesSent: n.bytesSent.Load(), BytesReceived: n.bytesReceived.Load(),
+		BytesEncrypted: n.bytesSealed.Load(), BytesDecrypted: n.bytesOpened.Load(),
+		FastDispatched: n.fast.Load(), Unhandled: n.unhandled.Load(), Duplicates: n.duplicates.Load(),
+		HandlerPanics: n.panics.Load(), ChecksumErrors: n.checksumErrors.Load(),
+		Secured: n.secure.Load(), ForgedRecords: n.forgedRecords.Load(), AuthFailures: n.authFailures.Load(),
+		HandshakesRefusedPerHost: n.refusedPerHost.Load(), HandshakeTimeouts: n.handshakeTimeouts.Load(),
+		ProtocolErrors: n.protocolErrors.Load(), WrongPeers: n.wrongPeers.Load(),
+		CallsRefused: n.callsRefused.Load(), PolicyMismatches: n.policyMismatches.Load(), SessionsExpired: n.expired.Load(),
+		BadGrants:     n.badGrants.Load(),
+		ResetsSent:    n.resetsSent.Load(),
+		ThrottleWaits: n.throttleWaits.Load(), DispatchBytes: m.dispatchB.held(),
+		StrandOverflows: m.ex.overflows.Load(),
+		Attempts:        n.attempts.Load(), Reconnects: n.reconnects.Load(), Replayed: n.replayed.Load(),
+		RemoteResets: n.remoteResets.Load(), Retries: n.retries.Load(), RetriesGlobal: n.retriesGlobal.Load(),
+		RacesLost: n.racesLost.Load(), Skipped: n.skipped.Load(), Dropped: n.dropped.Load(), Undelivered: n.givenUp.Load(),
+		FallbacksRefused: n.fallbacks[fallbackRefused].Load(), FallbacksTimeout: n.fallbacks[fallbackTimeout].Load(),
+		FallbacksOther: n.fallbacks[fallbackOther].Load(), FallbacksNoTransport: n.fallbacks[fallbackNoTransport].Load(),
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s.HalfOpen = m.halfOpen.n
+	s.Undispatched, s.OldestUndispatched = m.loop.undispatched()
+	for c := range m.connections {
+		n, oldest := c.undispatched()
+		s.Undispatched += n
+		s.OldestUndispatched = max(s.OldestUndispatched, oldest)
+		switch c.State() {
+		case StateConnecting:
+			s.Connecting++
+		case StateOpen:
+			s.Open++
+		case StateStandby:
+			s.Standby++
+		}
+	}
+	return s
+}

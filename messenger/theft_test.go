@@ -13,16 +13,13 @@ import (
 	"github.com/argonaut-rdma/argonaut/messenger/internal/session"
 )
 
-// Whoever knows all there is to know of the session of another, its cookies and
-// addresses too, and has authenticated as itself, does not get it: neither to go
-// on with, nor to replace.
-func TestSessionTheft(t *testing.T) {
-	cfg := secured(Config{Name: EntityName{OSD, 0}})
-	server := newMessenger(t, cfg)
+// ownedSession is a lossless session, which has been used, and what it is.
+func ownedSession(t *testing.T, serverCfg, ownerCfg Config) (server, owner *Messenger, c *Connection, s session.Session) {
+	server = newMessenger(t, serverCfg)
 	server.SetPolicy(Client, StatefulServer())
 	server.AddDispatcher(&handler{dispatch: echo})
 	require.NoError(t, server.Bind(soon(t), anyAddr(SchemeTCP)))
-	owner := newMessenger(t, secured(Config{Name: EntityName{Client, 7}}))
+	owner = newMessenger(t, ownerCfg)
 	owner.SetPolicy(OSD, LosslessClient())
 	require.NoError(t, owner.Bind(soon(t), anyAddr(SchemeTCP)))
 	c, err := owner.ConnectTo(OSD, server.Addrs())
@@ -31,8 +28,16 @@ func TestSessionTheft(t *testing.T) {
 	require.NoError(t, err)
 	r.Release()
 	c.mu.Lock()
-	s := c.session
-	c.mu.Unlock()
+	defer c.mu.Unlock()
+	return server, owner, c, c.session
+}
+
+// Whoever knows all there is to know of the session of another, its cookies and
+// addresses too, and has authenticated as itself, does not get it: neither to go
+// on with, nor to replace.
+func TestSessionTheft(t *testing.T) {
+	cfg := secured(Config{Name: EntityName{OSD, 0}})
+	server, owner, c, s := ownedSession(t, cfg, secured(Config{Name: EntityName{Client, 7}}))
 
 	steal := func(claim session.Session) {
 		p := scriptParams([]string{"client", "expect=4", "own", "lossless"})
@@ -54,7 +59,7 @@ func TestSessionTheft(t *testing.T) {
 	// Forged cookies are no better.
 	steal(session.Session{ClientCookie: 1, ServerCookie: 2, ConnectSeq: 3, InSeq: 1})
 
-	r, err = c.Call(soon(t), NewMessage(1))
+	r, err := c.Call(soon(t), NewMessage(1))
 	require.NoError(t, err, "its owner has it")
 	r.Release()
 	require.Zero(t, owner.Stats().Faults)
@@ -124,21 +129,8 @@ func TestSessionTheftByAServer(t *testing.T) {
 // still has to know its cookies to go on with it: a guess is told that there is no
 // such session, and counted; the owner keeps it.
 func TestForgedCookies(t *testing.T) {
-	server := newMessenger(t, Config{Name: EntityName{OSD, 0}, Auth: []Auth{AuthNone{}}})
-	server.SetPolicy(Client, StatefulServer())
-	server.AddDispatcher(&handler{dispatch: echo})
-	require.NoError(t, server.Bind(soon(t), anyAddr(SchemeTCP)))
-	owner := newMessenger(t, Config{Name: EntityName{Client, 7}, Auth: []Auth{AuthNone{}}})
-	owner.SetPolicy(OSD, LosslessClient())
-	require.NoError(t, owner.Bind(soon(t), anyAddr(SchemeTCP)))
-	c, err := owner.ConnectTo(OSD, server.Addrs())
-	require.NoError(t, err)
-	r, err := c.Call(soon(t), NewMessage(1))
-	require.NoError(t, err)
-	r.Release()
-	c.mu.Lock()
-	s := c.session
-	c.mu.Unlock()
+	server, owner, c, s := ownedSession(t, Config{Name: EntityName{OSD, 0}, Auth: []Auth{AuthNone{}}},
+		Config{Name: EntityName{Client, 7}, Auth: []Auth{AuthNone{}}})
 	for _, cookie := range []uint64{0, 1, s.ClientCookie + 1, s.ServerCookie, ^s.ClientCookie} {
 		nc, err := net.Dial("tcp", server.Addrs()[0].HostPort())
 		require.NoError(t, err)
@@ -153,7 +145,7 @@ func TestForgedCookies(t *testing.T) {
 		require.Equal(t, before.ResetsSent+1, server.Stats().ResetsSent)
 		nc.Close()
 		require.Eventually(t, func() bool { return server.Stats().HandshakesFailed > before.HandshakesFailed }, patience, time.Millisecond)
-		r, err = c.Call(soon(t), NewMessage(1))
+		r, err := c.Call(soon(t), NewMessage(1))
 		require.NoError(t, err, "its owner has it")
 		r.Release()
 	}

@@ -227,6 +227,18 @@ func covered[L any](t *testing.T, table []latency[L]) {
 	}
 }
 
+func addMetrics[S any](names map[string]bool, table []metric[S]) {
+	for _, m := range table {
+		names[m.name] = true
+	}
+}
+
+func addLatencies[L any](names map[string]bool, table []latency[L]) {
+	for _, l := range table {
+		names[l.name] = true
+	}
+}
+
 // METRICS.md lists them all, and no others.
 func TestMetricsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("METRICS.md")
@@ -239,33 +251,14 @@ func TestMetricsAreDocumented(t *testing.T) {
 		}
 	}
 	names := map[string]bool{}
-	add := func(name string) { names[name] = true }
-	for _, m := range messengerTable {
-		add(m.name)
-	}
-	for _, m := range bufferTable {
-		add(m.name)
-	}
-	for _, m := range connTable {
-		add(m.name)
-	}
-	for _, m := range verbsTable {
-		add(m.name)
-	}
-	for _, m := range runningTable {
-		add(m.name)
-	}
-	for _, l := range messengerLatencies {
-		add(l.name)
-	}
-	for _, l := range bufferLatencies {
-		add(l.name)
-	}
-	for _, l := range connLatencies {
-		add(l.name)
-	}
-	for _, l := range verbsLatencies {
-		add(l.name)
-	}
+	addMetrics(names, messengerTable)
+	addMetrics(names, bufferTable)
+	addMetrics(names, connTable)
+	addMetrics(names, verbsTable)
+	addMetrics(names, runningTable)
+	addLatencies(names, messengerLatencies)
+	addLatencies(names, bufferLatencies)
+	addLatencies(names, connLatencies)
+	addLatencies(names, verbsLatencies)
 	require.Equal(t, names, listed)
 }

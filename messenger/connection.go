@@ -146,15 +146,14 @@ func (c *Connection) open(l *link, r *hsResult) {
 	c.link, c.err = l, nil
 	what := "session opened"
 	c.policy.Lossy = c.session.Policy.Lossy
-	if !r.resumed {
-		c.peer, c.verified, c.features, c.addrs = r.peer, r.verified, r.features, r.addrs
-		c.ours = l.hs.ownAddrs()
-		c.auth = &authenticated{r.globalID, r.keys.Identity}
-	} else {
+	switch {
+	case r.resumed:
 		what = "session reconnected"
 		c.auth = &authenticated{c.auth.id(), r.keys.Identity}
 		c.reconnects++
 		c.m.n.reconnects.Add(1)
+	case !l.incoming:
+		c.met(l, r)
 	}
 	c.unacked, c.unackedB, c.ackQueued = 0, 0, false
 	c.setReady(true)

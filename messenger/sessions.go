@@ -160,6 +160,7 @@ func (l *link) answer(in session.Incoming, r *hsResult) (a session.Answer, t tak
 		c.setDial(m.usable(r.addrs))
 		c.session.Accepted(in, m.cookie())
 		c.claim = l
+		c.met(l, r)
 		t = c.told()
 		m.connections[c] = struct{}{}
 		if p := r.policy; !p.Server || !p.Lossy || p.RegisterLossyClients {
@@ -173,7 +174,7 @@ func (l *link) answer(in session.Incoming, r *hsResult) (a session.Answer, t tak
 		m.register(ex, r.addrs)
 		m.mu.Unlock()
 		c = ex
-		t = c.take(l, in, a.Lost)
+		t = c.take(l, r, in, a.Lost)
 	default:
 		switch a.Verdict {
 		case session.SendWait:
@@ -210,11 +211,20 @@ func (c *Connection) told() taken {
 	return taken{cookie: c.session.ServerCookie, lossy: c.session.Policy.Lossy, msgSeq: c.session.InSeq}
 }
 
-// take moves the session to l, which is to open it: its present transport, and
-// its own attempt to connect, end. It is called with c.mu locked, and unlocks
+// met notes with whom a session begins. A server knows it before the transport is
+// open: the peer may go on with the session on another one. c.mu is held, or c is
+// new.
+func (c *Connection) met(l *link, r *hsResult) {
+	c.peer, c.verified, c.features, c.addrs = r.peer, r.verified, r.features, r.addrs
+	c.ours = l.hs.ownAddrs()
+	c.auth = &authenticated{r.globalID, r.keys.Identity}
+}
+
+// take moves the session to l, which is to open it: its present transport, one
+// that was being taken in, and its own attempt to connect, end. It is called with c.mu locked, and unlocks
 // it.
-func (c *Connection) take(l *link, in session.Incoming, lost bool) taken {
-	old, attempt := c.link, c.attempt
+func (c *Connection) take(l *link, r *hsResult, in session.Incoming, lost bool) taken {
+	old, attempt, claim := c.link, c.attempt, c.claim
 	if old != nil {
 		c.parted = time.Now()
 	}
@@ -229,6 +239,8 @@ func (c *Connection) take(l *link, in session.Incoming, lost bool) taken {
 	c.session.Take(in, c.m.cookie())
 	if in.Reconnect {
 		l.numbered = in.MsgSeq
+	} else {
+		c.met(l, r)
 	}
 	var orphans []*call
 	if !in.Reconnect && !lost {
@@ -242,7 +254,7 @@ func (c *Connection) take(l *link, in session.Incoming, lost bool) taken {
 	} else {
 		c.mu.Unlock()
 	}
-	for _, x := range [...]*link{old, attempt} {
+	for _, x := range [...]*link{old, attempt, claim} {
 		if x != nil {
 			x.fail("", errReplaced)
 		}

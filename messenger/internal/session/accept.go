@@ -111,7 +111,7 @@ func (p Policy) reconnect(ex *Session, in Incoming) Answer {
 	switch {
 	case ex == nil, ex.State == Closed:
 		return Answer{Verdict: SendReset, Full: p.ResetCheck}
-	case ex.State == Accepting:
+	case ex.State == Accepting && !ex.takenInBefore(in):
 		return Answer{Verdict: SendRetryGlobal, Seq: ex.PeerGlobalSeq}
 	case in.ClientCookie != 0 && in.ClientCookie == ex.asked && in.ClientCookie != ex.ClientCookie:
 		return Answer{Verdict: SendReset} // it has not lost our session, we do not know its cookie
@@ -125,10 +125,19 @@ func (p Policy) reconnect(ex *Session, in Incoming) Answer {
 		return Answer{Verdict: SendRetry, Seq: ex.ConnectSeq}
 	case in.MsgSeq > ex.OutSeq:
 		return Answer{Verdict: Drop} // it has received what was never sent
-	case ex.ConnectSeq == in.ConnectSeq:
+	case ex.ConnectSeq == in.ConnectSeq && ex.State != Accepting:
 		return race(ex, in)
 	}
 	return Answer{Verdict: Take}
+}
+
+// takenInBefore reports whether the transport that is being taken in is one that
+// the peer has given up for in: a later attempt of its in the same session. It may
+// have had our answer, and have lost the transport since, before we know that it
+// was sent.
+func (s *Session) takenInBefore(in Incoming) bool {
+	return in.ClientCookie != 0 && in.ClientCookie == s.ClientCookie && s.ServerCookie != 0 &&
+		in.GlobalSeq > s.PeerGlobalSeq && in.ConnectSeq >= s.ConnectSeq
 }
 
 // race decides between our attempt and the peer's: of the two, that of the one

@@ -179,7 +179,7 @@ func (w *world) notice(n *node) {
 
 // arrive handles the next frame of p to n.
 func (w *world) arrive(n *node, p *pipe) {
-	if p.cut || len(p.to[n.i]) == 0 {
+	if p.cut || len(p.to[n.i]) == 0 || p == n.claim {
 		return
 	}
 	f := p.to[n.i][0]
@@ -207,7 +207,7 @@ func (w *world) opening(n *node, p *pipe, in Incoming) {
 	switch a.Verdict {
 	case Take:
 		require.False(w.t, a.Lost, "nobody has lost the session: %+v, %+v", n.s, in)
-		for _, old := range []*pipe{n.link, n.attempt} {
+		for _, old := range []*pipe{n.link, n.attempt, n.claim} {
 			if old != nil {
 				w.leave(n, old)
 			}
@@ -224,8 +224,6 @@ func (w *world) opening(n *node, p *pipe, in Incoming) {
 			n.gs++
 			w.put(p, 1-n.i, frame{ident: n.s.ServerCookie, gs: n.gs})
 		}
-		n.s.TakenIn()
-		n.link, n.claim = p, nil
 	case Drop:
 		w.leave(n, p)
 	case SendWait:
@@ -234,6 +232,15 @@ func (w *world) opening(n *node, p *pipe, in Incoming) {
 	default:
 		require.False(w.t, a.Verdict == SendReset && a.Full, "nobody has lost the session: %+v, %+v", n.s, in)
 		w.put(p, 1-n.i, frame{answer: &a})
+	}
+}
+
+// takenIn is the server's side once more, when it knows that its answer is on the
+// way: any time later.
+func (w *world) takenIn(n *node) {
+	if n.claim != nil {
+		n.s.TakenIn()
+		n.link, n.claim = n.claim, nil
 	}
 }
 
@@ -271,11 +278,13 @@ func (w *world) peace() {
 	for round := range 1000 {
 		for _, n := range w.n {
 			w.notice(n)
+			w.takenIn(n)
 			w.dial(n)
 			w.transmit(n)
 			w.tellAck(n)
 			for _, p := range w.pipes {
 				for !p.cut && len(p.to[n.i]) > 0 {
+					w.takenIn(n)
 					w.arrive(n, p)
 				}
 			}
@@ -322,7 +331,8 @@ func TestModel(t *testing.T) {
 					"transmit": func(t *rapid.T) { w.transmit(who(t)) },
 					"ack":      func(t *rapid.T) { w.tellAck(who(t)) },
 					"dial":     dial, "dial too": dial,
-					"notice": func(t *rapid.T) { w.notice(who(t)) },
+					"notice":   func(t *rapid.T) { w.notice(who(t)) },
+					"taken in": func(t *rapid.T) { w.takenIn(who(t)) },
 					"arrive": arrive, "arrive too": arrive, "arrive again": arrive, "arrive also": arrive,
 					"cut": func(t *rapid.T) {
 						var live []*pipe

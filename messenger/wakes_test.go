@@ -35,7 +35,7 @@ func TestDroppedFramesMakeRoom(t *testing.T) {
 		"fault": func(c *Connection) { c.fault(ErrTimeout) },
 		"taken over": func(c *Connection) {
 			l := c.m.newLink(SchemeTCP, "test", true)
-			c.take(l, &hsResult{}, session.Incoming{}, false)
+			c.take(l, &hsResult{}, session.Incoming{Opening: session.Opening{Reconnect: true}}, false)
 		},
 	}
 	for name, way := range ways {

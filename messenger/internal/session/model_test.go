@@ -333,7 +333,7 @@ func TestModel(t *testing.T) {
 					"dial":     dial, "dial too": dial,
 					"notice":   func(t *rapid.T) { w.notice(who(t)) },
 					"taken in": func(t *rapid.T) { w.takenIn(who(t)) },
-					"arrive": arrive, "arrive too": arrive, "arrive again": arrive, "arrive also": arrive,
+					"arrive":   arrive, "arrive too": arrive, "arrive again": arrive, "arrive also": arrive,
 					"cut": func(t *rapid.T) {
 						var live []*pipe
 						for _, p := range w.pipes {

@@ -38,7 +38,7 @@ func (a *Arena) getSlow(ctx context.Context, n int, cl uint8, o Owner) (RDMABuff
 		}
 		w = *q
 	}
-	return a.take(w.slot, n, o, w.charged), nil
+	return a.take(w.slot, n, &w), nil
 }
 
 // TryGet is Get that returns false where Get would wait or fail. It never
@@ -56,7 +56,7 @@ func (a *Arena) TryGet(n int, o Owner) (RDMABuffer, bool) {
 		a.countMissed(w.bytes)
 		return RDMABuffer{}, false
 	}
-	return a.take(w.slot, n, o, w.charged), true
+	return a.take(w.slot, n, &w), true
 }
 
 // GetList returns a list of n bytes, 1 and more: buffers of the largest class
@@ -130,12 +130,12 @@ func (a *Arena) listWaiter(n int64, o Owner) (waiter, error) {
 // fill makes l the n bytes of the slots that w has got.
 func (a *Arena) fill(l *List, w *waiter, n int64) {
 	if w.want() == 1 {
-		l.Append(a.take(w.slot, int(n), w.owner, w.charged))
+		l.Append(a.take(w.slot, int(n), w))
 		return
 	}
 	for _, s := range w.got {
 		m := min(n, a.chunkSize)
-		l.Append(a.take(s, int(m), w.owner, w.charged))
+		l.Append(a.take(s, int(m), w))
 		n -= m
 	}
 	l.scratch = w.got[:0]
@@ -216,7 +216,7 @@ func (a *Arena) getCached(n int, cl uint8, id Owner) RDMABuffer {
 					return RDMABuffer{}
 				}
 				if m := metaOf(id, limited, sh, a.now.Load()); m != x.meta.Load() || invariants || a.tracer.Load() != nil {
-					return a.takeSlow(uint32(num), n, id, m)
+					return a.takeSlow(uint32(num), n, id, m, ownerOf(x.meta.Load()))
 				}
 				return RDMABuffer{a: a, gen: gen(state), slot: num, view: uint64(uint32(n))}
 			}
@@ -262,7 +262,7 @@ func (a *Arena) getStacked(n int, cl uint8, id Owner, o *owner, limited bool, sh
 		a.giveBackStray(num, o, limited, int64(a.sizes[cl]))
 		return RDMABuffer{}
 	}
-	return a.takeSlow(num, n, id, metaOf(id, limited, sh, a.now.Load()))
+	return a.takeSlow(num, n, id, metaOf(id, limited, sh, a.now.Load()), ownerOf(st.meta.Load()))
 }
 
 // mayLeave reports whether a slot is in a region that may be given up though o
@@ -271,26 +271,27 @@ func (a *Arena) mayLeave(o *owner, num uint64) bool {
 	return o.lasting.Load() && !a.regions[num>>a.rgnShift].kept.Load()
 }
 
-// take makes the handle of a slot that was got, with count 1, for n bytes.
-func (a *Arena) take(s uint32, n int, o Owner, charged bool) RDMABuffer {
+// take makes the handle of a slot that w has got, for n bytes.
+func (a *Arena) take(s claimed, n int, w *waiter) RDMABuffer {
 	var here byte
-	return a.takeSlow(s, n, o, metaOf(o, charged, shardAt(uintptr(unsafe.Pointer(&here))), a.now.Load()))
+	m := metaOf(w.owner, w.charged, shardAt(uintptr(unsafe.Pointer(&here))), a.now.Load())
+	return a.takeSlow(s.slot, n, w.owner, m, s.former)
 }
 
-// takeSlow is take with the meta that the slot is to have.
-func (a *Arena) takeSlow(s uint32, n int, o Owner, m uint64) RDMABuffer {
+// takeSlow makes the handle of a slot with count 1, which is to have meta m. former
+// is whose it was before.
+func (a *Arena) takeSlow(s uint32, n int, o Owner, m uint64, former Owner) RDMABuffer {
 	if invariants {
-		a.checkPoison(s)
+		a.checkPoison(s, former)
 	}
 	st := &a.slots[s]
-	old := st.meta.Load()
-	if a.scrub && ownerOf(old) != o {
+	if a.scrub && former != o {
 		clear(a.slotMem(s))
 	}
 	if invariants {
 		a.setCanary(s, n)
 	}
-	if old != m {
+	if st.meta.Load() != m {
 		st.meta.Store(m)
 	}
 	b := RDMABuffer{a: a, gen: gen(st.state.Load()), slot: uint64(s), view: uint64(uint32(n))}

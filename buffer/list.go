@@ -30,9 +30,9 @@ type List struct {
 	off int   // offset in it,
 	pos int64 // offset in the list
 
-	scratch []uint32 // for Arena.GetList
-	pooled  bool     // made by newList
-	dead    bool     // released
+	scratch []claimed // for Arena.GetList
+	pooled  bool      // made by newList
+	dead    bool      // released
 }
 
 var listPool = sync.Pool{New: func() any { return new(List) }}

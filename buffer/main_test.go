@@ -68,11 +68,12 @@ func check(tb testing.TB, a *Arena) {
 	owners := *a.owners.Load()
 	spent := make([]int64, len(owners))
 	var out int64
-	gathered := map[uint32]bool{} // by waiters: not yet marked as theirs
+	gathered := map[uint32]bool{} // by waiters, who have spent all of their quota at once
 	for i := range a.lines {
 		for w := a.lines[i].first; w != nil; w = w.next {
 			for _, s := range w.got {
-				gathered[s] = true
+				gathered[s.slot] = true
+				require.Equal(tb, w.owner, ownerOf(a.slots[s.slot].meta.Load()), "slot %d", s.slot)
 			}
 		}
 	}

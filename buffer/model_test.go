@@ -192,7 +192,7 @@ func (m *model) gathered() (sizes []int64) {
 		for w := m.a.lines[i].first; w != nil; w = w.next {
 			if w.want() > 1 {
 				for _, s := range w.got {
-					sizes = append(sizes, int64(m.a.sizes[m.a.chunks[s>>m.a.chunkShift].class]))
+					sizes = append(sizes, int64(m.a.sizes[m.a.chunks[s.slot>>m.a.chunkShift].class]))
 				}
 			}
 		}

@@ -1,6 +1,7 @@
 package buffer
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,5 +57,74 @@ func TestOldest(t *testing.T) {
 		}
 		require.Empty(t, a.Oldest(100))
 		require.Zero(t, a.Stats().Owners[x].Oldest)
+	})
+}
+
+// What a GetList that waits has gathered is its owner's, since then, and not the
+// former owner's, since whenever.
+func TestOldestOfWaiters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newArena(t, Config{Budget: 4 << 20, Reserve: -1})
+		x, y := a.Owner("x", 0), a.Owner("y", 4<<20)
+		var held []RDMABuffer
+		for range 4 {
+			held = append(held, mustGet(t, a, 1<<20, x))
+		}
+		time.Sleep(100 * time.Second)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { // ends with ctx
+			_, err := a.GetList(ctx, 3<<20, y)
+			done <- err
+		}()
+		synctest.Wait()
+		held[0].Release()
+		held[1].Release()
+		check(t, a)
+		for _, age := range []time.Duration{0, 10 * time.Second} {
+			time.Sleep(age)
+			synctest.Wait() // the arena has seen what time it is
+			hs := a.Oldest(100)
+			require.Len(t, hs, 4)
+			for i, h := range hs {
+				owner, since := "x", 100*time.Second+age
+				if i >= 2 {
+					owner, since = "y", age
+				}
+				require.Equal(t, owner, h.Owner)
+				require.InDelta(t, since.Seconds(), h.Age.Seconds(), 1.5)
+			}
+			o := a.Stats().Owners
+			require.Equal(t, 2, o[x].Buffers)
+			require.Equal(t, 2, o[y].Buffers)
+			require.Equal(t, hs[0].Age, o[x].Oldest)
+			require.Equal(t, hs[2].Age, o[y].Oldest)
+		}
+		cancel()
+		require.ErrorIs(t, <-done, context.Canceled)
+		held[2].Release()
+		held[3].Release()
+		require.Empty(t, a.Oldest(100))
+	})
+}
+
+// A Get that waited and has been served, but has not run yet, has its buffer.
+func TestOldestOfServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newArena(t, Config{Budget: 1 << 20, Reserve: -1})
+		x, y := a.Owner("x", 0), a.Owner("y", 0)
+		b := mustGet(t, a, 1<<20, x)
+		time.Sleep(100 * time.Second)
+		w := &waiter{owner: y, bytes: 1 << 20, rest: a.largest()}
+		go func() { _ = a.acquire(t.Context(), w) }() // ends when served
+		synctest.Wait()
+		b.Release()
+		synctest.Wait()
+		hs := a.Oldest(1)
+		require.Len(t, hs, 1)
+		require.Equal(t, "y", hs[0].Owner)
+		require.Less(t, hs[0].Age, 3*time.Second)
+		a.take(w.slot, 1<<20, w).Release()
 	})
 }

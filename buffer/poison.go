@@ -16,8 +16,9 @@ func poison(mem []byte) {
 	}
 }
 
-// checkPoison panics if a slot that was free has been written to.
-func (a *Arena) checkPoison(s uint32) {
+// checkPoison panics if a slot that was free, and former's before, has been
+// written to.
+func (a *Arena) checkPoison(s uint32, former Owner) {
 	mem := a.slotMem(s)
 	for off := 0; off < len(mem); off += Page {
 		if bytes.Equal(mem[off:off+Page], poisonPage) {
@@ -26,9 +27,8 @@ func (a *Arena) checkPoison(s uint32) {
 		for mem[off] == poisonByte {
 			off++
 		}
-		m := a.slots[s].meta.Load()
 		panic(fmt.Sprintf("buffer: buffer %d was written to at offset %d (0x%02x) while it was free; it was of owner %q before: a slice kept from Bytes, or a device that still had it",
-			s, off, mem[off], a.nameOf(ownerOf(m))))
+			s, off, mem[off], a.nameOf(former)))
 	}
 }
 

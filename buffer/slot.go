@@ -23,8 +23,9 @@ const (
 type slot struct {
 	state atomic.Uint64
 	// meta says whose the slot is, since when on the arena's clock, and which
-	// shard it came from: see metaOf. It is written by who has just got the slot,
-	// and stays when the slot is free.
+	// shard it came from: see metaOf. Who gets the slot writes it: out of a chunk
+	// under Arena.mu, as walk looks; out of a cache just after, so that for an
+	// instant it is still the former owner's. It stays when the slot is free.
 	meta   atomic.Uint64
 	posted atomic.Uint32 // references of posted work, part of the count
 	next   uint32        // free list of the chunk: slot + 1, or 0. Under Arena.mu

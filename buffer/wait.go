@@ -21,14 +21,21 @@ type waiter struct {
 
 	unlessFull bool // waits only as long as the arena may grow
 
-	have int      // slots it has, each with count 1: the large ones first
-	slot uint32   // the last one
-	got  []uint32 // all of them, where it wants more than one
+	have int       // slots it has, each with count 1: the large ones first
+	slot claimed   // the last one
+	got  []claimed // all of them, where it wants more than one
 
 	ticket uint64
 	done   chan struct{} // closed when served or failed
 	err    error
 	next   *waiter
+}
+
+// claimed is a slot that a waiter has. Its meta is the waiter's already, so that
+// nobody takes it for its former owner's.
+type claimed struct {
+	slot   uint32
+	former Owner // whose bytes are in it
 }
 
 // want is how many slots w wants in all.
@@ -287,11 +294,13 @@ func (a *Arena) gather(w *waiter, general bool) bool {
 		if !ok {
 			return false
 		}
-		a.slots[s].claim(inChunk, 1)
+		st := &a.slots[s]
+		w.slot = claimed{s, ownerOf(st.meta.Load())}
+		st.meta.Store(metaOf(w.owner, w.charged, 0, a.now.Load()))
+		st.claim(inChunk, 1)
 		w.have++
-		w.slot = s
 		if w.want() > 1 {
-			w.got = append(w.got, s)
+			w.got = append(w.got, w.slot)
 		}
 	}
 	return true
@@ -309,15 +318,22 @@ func (a *Arena) giveBack(w *waiter) {
 func (a *Arena) giveBackSlots(w *waiter) {
 	if w.want() > 1 {
 		for _, s := range w.got {
-			a.slots[s].claim(1, inChunk)
-			a.freeSlot(s)
+			a.unclaim(s)
 		}
 		w.got = w.got[:0]
 	} else if w.have > 0 {
-		a.slots[w.slot].claim(1, inChunk)
-		a.freeSlot(w.slot)
+		a.unclaim(w.slot)
 	}
 	w.have = 0
+}
+
+// unclaim returns a slot that no handle was made of: the bytes in it are still
+// its former owner's. Under Arena.mu.
+func (a *Arena) unclaim(s claimed) {
+	st := &a.slots[s.slot]
+	st.claim(1, inChunk)
+	st.meta.Store(metaOf(s.former, false, 0, 0))
+	a.freeSlot(s.slot)
 }
 
 // enqueue makes w wait for memory. Under Arena.mu.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -60,10 +61,17 @@ func (m *Messenger) connectTo(t EntityType, addrs AddrVec, anonymous bool) (*Con
 		return nil, errShutDown
 	}
 	if !anonymous {
-		if t == m.cfg.Name.Type && m.isOwn(addrs) {
-			return m.loop, nil
+		c, depends := m.existing(t, addrs, usable, nil)
+		if depends {
+			m.mu.Unlock()
+			here := m.hostAddrs()
+			m.mu.Lock()
+			if m.closing.Load() {
+				return nil, errShutDown
+			}
+			c, _ = m.existing(t, addrs, usable, here)
 		}
-		if c := m.known(t, usable); c != nil && c.State() != StateClosed {
+		if c != nil {
 			return c, nil
 		}
 	}
@@ -81,6 +89,21 @@ func (m *Messenger) connectTo(t EntityType, addrs AddrVec, anonymous bool) (*Con
 	return c, nil
 }
 
+// existing is the connection that ConnectTo has already, or nil; here and depends are
+// isOwn's. m.mu is held.
+func (m *Messenger) existing(t EntityType, addrs, usable AddrVec, here []netip.Addr) (c *Connection, depends bool) {
+	if t == m.cfg.Name.Type {
+		own := false
+		if own, depends = m.isOwn(addrs, here); own {
+			return m.loop, false
+		}
+	}
+	if c := m.known(t, usable); c != nil && c.State() != StateClosed {
+		return c, false
+	}
+	return nil, depends
+}
+
 // known returns the session with a peer at one of addrs, whose nonces need not
 // be known. m.mu is held.
 func (m *Messenger) known(t EntityType, addrs AddrVec) *Connection {
@@ -95,17 +118,6 @@ func (m *Messenger) known(t EntityType, addrs AddrVec) *Connection {
 		}
 	}
 	return nil
-}
-
-// isOwn reports whether one of addrs is ours. m.mu is held.
-func (m *Messenger) isOwn(addrs AddrVec) bool {
-	for _, a := range addrs {
-		same := func(b EntityAddr) bool { return a.URL == b.URL && (a.Nonce == b.Nonce || a.Nonce == 0) }
-		if slices.ContainsFunc(m.bound, func(b EntityAddr) bool { return same(b) || m.isHere(a, b) }) || slices.ContainsFunc(m.told, same) {
-			return true
-		}
-	}
-	return false
 }
 
 // toldOurs is our addresses as the peer knows them, nil before it does.

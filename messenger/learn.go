@@ -121,24 +121,47 @@ func (m *Messenger) oursAt(ip netip.Addr) (addrs, others msgr2.AddrVec) {
 	return addrs, others
 }
 
-// isHere reports whether a is on this host, where b, which is bound, is on all that
-// the host has. m.mu is held.
-func (m *Messenger) isHere(a, b EntityAddr) bool {
+// onEveryHost reports whether b, which is bound, would be reached at a if that is an
+// address of this host, and which IP address that is.
+func onEveryHost(a, b EntityAddr) (netip.Addr, bool) {
 	port, ok := isAny(b)
 	ap, err := netip.ParseAddrPort(a.HostPort())
 	if !ok || err != nil || a.Scheme() != b.Scheme() || ap.Port() != port || (a.Nonce != 0 && a.Nonce != b.Nonce) {
-		return false
+		return netip.Addr{}, false
 	}
 	ip := ap.Addr().Unmap()
-	if !serves(b, ip) {
-		return false
+	return ip, serves(b, ip)
+}
+
+// isOwn reports whether one of addrs is ours; here is the addresses that this host
+// has, nil where they have not been asked for. depends: it would take them to know.
+// m.mu is held.
+func (m *Messenger) isOwn(addrs AddrVec, here []netip.Addr) (own, depends bool) {
+	for _, a := range addrs {
+		same := func(b EntityAddr) bool { return a.URL == b.URL && (a.Nonce == b.Nonce || a.Nonce == 0) }
+		if slices.ContainsFunc(m.bound, same) || slices.ContainsFunc(m.told, same) {
+			return true, false
+		}
+		for _, b := range m.bound {
+			ip, ok := onEveryHost(a, b)
+			if ok && (ip.IsLoopback() || slices.Contains(m.learned[:], ip) || slices.Contains(here, ip)) {
+				return true, false
+			}
+			depends = depends || ok
+		}
 	}
-	if ip.IsLoopback() || slices.Contains(m.learned[:], ip) {
-		return true
+	return false, depends && here == nil
+}
+
+// hostAddrs is the IP addresses that this host has now. It asks the system: no lock
+// is held.
+func (m *Messenger) hostAddrs() []netip.Addr {
+	all, _ := m.interfaces() // none: then it is found out by connecting
+	here := make([]netip.Addr, 0, len(all))
+	for _, i := range all {
+		if p, err := netip.ParsePrefix(i.String()); err == nil {
+			here = append(here, p.Addr().Unmap())
+		}
 	}
-	all, _ := net.InterfaceAddrs() // none: then it is found out by connecting
-	return slices.ContainsFunc(all, func(i net.Addr) bool {
-		p, err := netip.ParsePrefix(i.String())
-		return err == nil && p.Addr().Unmap() == ip
-	})
+	return here
 }

@@ -2,6 +2,7 @@ package messenger
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"runtime"
 	"testing"
@@ -202,10 +203,51 @@ func TestWhatIsLearned(t *testing.T) {
 		require.Equal(t, AddrVec{{URL: "tcp://" + step.any4 + ":1", Nonce: 5}, {URL: "tcp://" + step.any6 + ":2"},
 			{URL: "tcp://192.0.2.1:3"}, {URL: "iwarp://node:4"}}, m.told, step.seen)
 		require.Len(t, m.wire, 4)
-		require.True(t, m.isOwn(AddrVec{{URL: "tcp://" + step.any4 + ":1"}}))
+		own, _ := m.isOwn(AddrVec{{URL: "tcp://" + step.any4 + ":1"}}, nil)
+		require.True(t, own)
 	}
 	m.bound = nil
 	m.tell()
+}
+
+// Whether a place is on this host is asked of the system without the messenger's lock,
+// only when nothing else tells, and once.
+func TestInterfacesAreAskedForUnlocked(t *testing.T) {
+	m := newMessenger(t, Config{Name: EntityName{OSD, 0}})
+	require.NoError(t, m.Bind(soon(t), AddrVec{{URL: "tcp://0.0.0.0:0"}}))
+	port, _ := isAny(m.Addrs()[0])
+	at := func(host string) AddrVec { return AddrVec{{URL: fmt.Sprintf("tcp://%s:%d", host, port)}} }
+	asked := 0
+	m.interfaces = func() ([]net.Addr, error) {
+		asked++
+		locked := make(chan struct{})
+		go func() { // ends when it has had the lock
+			m.Addrs()
+			close(locked)
+		}()
+		receiveOne(t, locked, "lock of the messenger")
+		_, n, err := net.ParseCIDR("192.0.2.7/32")
+		return []net.Addr{n}, err
+	}
+	for _, step := range []struct {
+		at    AddrVec
+		typ   EntityType
+		own   bool
+		asked int
+	}{
+		{at("127.0.0.1"), OSD, true, 0},
+		{at("192.0.2.7"), Mon, false, 0},
+		{at("192.0.2.7"), OSD, true, 1},
+		{at("192.0.2.8"), OSD, false, 1},
+		{at("192.0.2.8"), OSD, false, 0}, // it is known
+		{AddrVec{{URL: "tcp://192.0.2.7:1"}}, OSD, false, 0},
+	} {
+		asked = 0
+		c, err := m.ConnectTo(step.typ, step.at)
+		require.NoError(t, err)
+		require.Equal(t, step.own, c == m.Loopback(), "%+v", step)
+		require.Equal(t, step.asked, asked, "%+v", step)
+	}
 }
 
 // Deadlines are measured by a clock that nobody sets.

@@ -35,8 +35,10 @@ type Messenger struct {
 	dispatchB *throttle
 	loop      *Connection
 	endpoints map[string]*conn.Endpoint
-	n         counters
-	mark      handlerMark
+	// interfaces is net.InterfaceAddrs; tests look at who calls it.
+	interfaces func() ([]net.Addr, error)
+	n          counters
+	mark       handlerMark
 	// Pools of what has channels. They are the messenger's, since a test with
 	// virtual time has channels of its own.
 	callPool, sendWaiters sync.Pool
@@ -226,7 +228,7 @@ func New(cfg Config) (*Messenger, error) {
 		cfg: cfg, log: cfg.Logger, owner: cfg.Arena.Owner("messenger", 0), offered: offered(&cfg),
 		limits: msgr2.Limits{Front: uint32(cfg.MaxFront), Middle: uint32(cfg.MaxFront), Data: uint32(cfg.MaxData)}.WithDefaults(),
 		ex:     ex, inject: newInjector(cfg.Inject), dispatchB: newThrottle(cfg.DispatchBytes),
-		endpoints: map[string]*conn.Endpoint{}, stop: make(chan struct{}), servedOne: make(chan struct{}, 1), binding: make(gate, 1),
+		endpoints: map[string]*conn.Endpoint{}, interfaces: net.InterfaceAddrs, stop: make(chan struct{}), servedOne: make(chan struct{}, 1), binding: make(gate, 1),
 		policies: map[EntityType]Policy{}, perType: map[throttleKey]throttles{},
 		links: map[*link]struct{}{}, connections: map[*Connection]struct{}{}, peers: map[peerKey]*Connection{}, reached: map[peerKey]reached{},
 		shut: make(chan struct{}), mark: newHandlerMark(), started: time.Now(),

@@ -16,8 +16,10 @@ import (
 // Bind listens on addrs. With port 0 it is one of Config.BindPorts, or any. What
 // can not be had is tried again, see Config.BindRetries. It may be called more than
 // once, and calls wait for one another. When one address fails, the others of this
-// call are closed again. ctx bounds the call. Errors: ErrInvalid (a scheme without
-// transport), ErrClosed, those of the network, ctx's.
+// call are closed again, also where that is a device that is lost meanwhile; one that
+// is lost later takes its addresses along (see conn.Endpoint.Lost). ctx bounds the
+// call. Errors: ErrInvalid (a scheme without transport), ErrClosed,
+// conn.ErrDeviceLost, those of the network, ctx's.
 func (m *Messenger) Bind(ctx context.Context, addrs AddrVec) error {
 	if err := m.binding.take(ctx); err != nil {
 		return err
@@ -30,7 +32,8 @@ func (m *Messenger) Bind(ctx context.Context, addrs AddrVec) error {
 // and other ports on the hosts that it was bound to: peers that know the old one
 // do not take this one for it. It stops listening where it did, on every transport,
 // marks every connection down, and binds as Bind does with port 0, but to none of
-// the ports of before nor of avoid. (Ceph: rebind(avoid_ports).) After an error nothing is
+// the ports of before nor of avoid; addresses on a device that is lost are left out.
+// (Ceph: rebind(avoid_ports).) After an error nothing is
 // bound, and Bind may be called. Errors: Bind's.
 func (m *Messenger) Rebind(ctx context.Context, avoid ...uint16) error {
 	if err := m.binding.take(ctx); err != nil {
@@ -71,7 +74,14 @@ func (m *Messenger) Rebind(ctx context.Context, avoid ...uint16) error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("messenger: stop listening: %w", err)
 	}
-	return m.bind(ctx, anew, avoid)
+	for {
+		there := slices.DeleteFunc(slices.Clone(anew), func(a EntityAddr) bool { return m.isLost(a.Scheme()) })
+		err := m.bind(ctx, there, avoid)
+		if !errors.Is(err, conn.ErrDeviceLost) || !slices.ContainsFunc(there, func(a EntityAddr) bool { return m.isLost(a.Scheme()) }) {
+			return err
+		}
+		// One was lost while it was being bound: on with what is left.
+	}
 }
 
 // PortRange is the ports First to Last. The zero value is none of its own: any.
@@ -153,6 +163,11 @@ func (m *Messenger) bind(ctx context.Context, addrs AddrVec, avoid []uint16) (er
 	if m.closing.Load() {
 		return errShutDown
 	}
+	for _, l := range got {
+		if m.isLost(l.at.Scheme()) { // watch may have been here, and does not come again
+			return fmt.Errorf("messenger: listen on %s: %w", l.at.URL, conn.ErrDeviceLost)
+		}
+	}
 	m.asked = append(m.asked, addrs...)
 	for _, l := range got {
 		l.at.Nonce = m.nonce.Load()
@@ -172,7 +187,7 @@ func (m *Messenger) bind(ctx context.Context, addrs AddrVec, avoid []uint16) (er
 func (m *Messenger) listenPatiently(ctx context.Context, a EntityAddr, avoid []uint16) (l listening, err error) {
 	for again := 0; ; again++ {
 		l, err = m.listenSomewhere(ctx, a, avoid)
-		if err == nil || again >= m.cfg.BindRetries || errors.Is(err, ErrClosed) {
+		if err == nil || again >= m.cfg.BindRetries || errors.Is(err, ErrClosed) || errors.Is(err, conn.ErrDeviceLost) {
 			return l, err
 		}
 		if ended := ctx.Err(); ended != nil {

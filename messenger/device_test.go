@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -172,4 +174,52 @@ func TestConnectingWithoutTheDevice(t *testing.T) {
 	require.Equal(t, before+1, m.Stats().FallbacksNoTransport)
 	require.NoError(t, m.Rebind(soon(t)), fmt.Sprint("with what is left: ", m.Addrs()))
 	require.Len(t, m.Addrs(), 1)
+}
+
+// A device that is lost while Bind or Rebind is under way leaves no address behind
+// that nobody listens on: Bind fails as a whole, Rebind goes on with what is left.
+func TestDeviceIsLostWhileBinding(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		t.Run(map[bool]string{false: "Bind", true: "Rebind"}[again], func(t *testing.T) {
+			var m *Messenger
+			var lines syncSlice[string]
+			lose, meanwhile := func() {}, func() {}
+			var streams []net.Listener
+			m, lose = onFaulty(t, Config{
+				Name: EntityName{OSD, 0}, Logger: newLogger(&lines), BindRetries: 1000, BindRetryDelay: time.Hour,
+				ListenStream: func(ctx context.Context, hostport string) (net.Listener, error) {
+					meanwhile() // that of the device has been got
+					var lc net.ListenConfig
+					ln, err := lc.Listen(ctx, "tcp", hostport)
+					streams = append(streams, ln)
+					return ln, err
+				},
+			})
+			lost := func() {
+				lose()
+				require.Eventually(t, func() bool { return strings.Contains(lines.String(), "the device of a transport is lost") },
+					patience, time.Millisecond, "watch has been there, and does not come again")
+				meanwhile = func() {}
+			}
+			if again {
+				require.NoError(t, m.Bind(soon(t), twoTransports()))
+				require.Len(t, m.Addrs(), 2)
+				meanwhile = lost
+				require.NoError(t, m.Rebind(soon(t)))
+				require.Len(t, m.Addrs(), 1)
+				require.Equal(t, SchemeTCP, m.Addrs()[0].Scheme())
+			} else {
+				meanwhile = lost
+				require.ErrorIs(t, m.Bind(soon(t), twoTransports()), conn.ErrDeviceLost)
+				require.Empty(t, m.Addrs())
+			}
+			require.Empty(t, m.endpoints[schemeDevice].Addrs(), "what was got on the device has been given up")
+			for _, ln := range streams[:len(streams)-len(m.Addrs())] {
+				_, err := ln.Accept()
+				require.ErrorIs(t, err, net.ErrClosed)
+			}
+			require.ErrorIs(t, m.Bind(soon(t), anyAddr(schemeDevice)), conn.ErrDeviceLost, "at once: that does not pass")
+			require.NoError(t, m.Bind(soon(t), anyAddr(SchemeTCP)))
+		})
+	}
 }

@@ -2,6 +2,8 @@ package messenger_test
 
 import (
 	"context"
+	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,6 +28,7 @@ func TestCloseEndsAShutdown(t *testing.T) {
 		begin := time.Now()
 		require.NoError(t, d.Nodes[1].Close())
 		require.LessOrEqual(t, time.Since(begin), 2*time.Second)
+		settle(0) // the peer gets to know
 		require.Equal(t, StateClosed, c.State(), "it is closed")
 		err := <-down
 		require.ErrorIs(t, err, context.Canceled)
@@ -75,6 +78,63 @@ func TestCloseNamesAHandlerThatRunsOn(t *testing.T) {
 		require.ErrorContains(t, d.Nodes[1].Close(), "handlers still running")
 		settle(time.Hour)
 	})
+}
+
+// From when Close is called no handler begins: what is queued is dropped, of sessions
+// that have ended too, also where a Shutdown has been waiting for it, and the calls
+// among it end.
+func TestCloseDropsWhatIsQueued(t *testing.T) {
+	for name, waiting := range map[string]bool{"alone": false, "during a Shutdown": true} {
+		t.Run(name, func(t *testing.T) {
+			under(t, func(t *testing.T) {
+				d := newDuo(t, LossyClient(), StatelessServer())
+				server := d.Nodes[1]
+				var handled atomic.Int32
+				d.rec[1].hook = func(context.Context, *Message) {
+					handled.Add(1)
+					time.Sleep(300 * time.Millisecond)
+				}
+				ended := d.connect(t, 0)
+				lives, err := d.Nodes[0].ConnectAnonymous(OSD, server.Addrs())
+				require.NoError(t, err)
+				ready(t, lives)
+				send(t, server.Loopback(), 0)
+				for n := range uint32(50) {
+					send(t, ended, n)
+					send(t, lives, n)
+				}
+				calls := make(chan error, 2)
+				for _, c := range []*Connection{lives, server.Loopback()} {
+					go func() { // ends with the call
+						_, err := c.Call(context.Background(), NewMessage(1))
+						calls <- err
+					}()
+					settle(0)
+				}
+				settle(time.Millisecond)
+				ended.MarkDown()
+				settle(100 * time.Millisecond)
+				require.Equal(t, 3, int(handled.Load()), "one of each connection")
+				if waiting {
+					down := make(chan error, 1)
+					go func() { down <- server.Shutdown(context.Background()) }() // ends with Close
+					settle(0)
+					require.Empty(t, down)
+					defer func() { require.ErrorContains(t, <-down, "handlers still running") }()
+				}
+				begin := time.Now()
+				require.NoError(t, server.Close())
+				require.Less(t, time.Since(begin), time.Second, "those that ran have returned")
+				settle(time.Hour)
+				require.Equal(t, 3, int(handled.Load()))
+				require.Equal(t, StateClosed, lives.State())
+				for range 2 {
+					err := <-calls
+					require.True(t, errors.Is(err, ErrReset) || errors.Is(err, ErrClosed), "%v", err)
+				}
+			})
+		})
+	}
 }
 
 // A handler may shut down another messenger, as a proxy does, but not its own,

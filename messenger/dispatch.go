@@ -253,10 +253,8 @@ func (c *Connection) runHandlers(_ handlerMark, e event) {
 	c.mu.Lock()
 	down := c.down
 	c.mu.Unlock()
-	if down {
-		if e.m != nil {
-			e.m.Release()
-		}
+	if down || c.m.discarding.Load() {
+		c.discard(e)
 		return
 	}
 	chain := c.m.dispatchers()
@@ -283,6 +281,20 @@ func (c *Connection) runHandlers(_ handlerMark, e event) {
 			d.HandleRefused(c)
 		}
 	}
+}
+
+// discard gives up what has not been handled, and is not going to be: the session was
+// marked down, or the messenger shuts down and does not wait any more. (Ceph:
+// DispatchQueue::shutdown.)
+func (c *Connection) discard(e event) {
+	if e.m == nil {
+		return
+	}
+	if c.loop && e.m.debt != nil { // the Call ends with the loopback, by ErrClosed
+		e.m.debt.open.Store(false)
+	}
+	e.m.refuse(ReasonDraining, 0, "") // it has not been begun
+	e.m.Release()
 }
 
 func (c *Connection) handleMessage(chain []Dispatcher, m *Message) {

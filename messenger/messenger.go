@@ -55,6 +55,7 @@ type Messenger struct {
 	epoch, nonce        atomic.Uint32
 	chain               atomic.Pointer[[]Dispatcher]
 	closing             atomic.Bool
+	discarding          atomic.Bool // no handler begins any more: Shutdown does not wait
 	draining            atomic.Bool // see Drain
 	started             time.Time
 	gapLogged           atomic.Int64 // when a gap was last logged, by clock

@@ -23,7 +23,9 @@ const grace = time.Second
 // lossless session whose peer's address refuses connections, or who would have
 // to connect to us, is not waited for.
 // When ctx ends, the rest is done without waiting for peers or handlers, whose
-// contexts end. The error names the step that did not end in time.
+// contexts end: no handler begins any more, and what was received and waits for
+// one is dropped, also of sessions that have ended. The error names the step that
+// did not end in time.
 // Waiting Sends and Calls end with ErrClosed. From within a handler of m, which
 // it would wait for, it does nothing and returns ErrInvalid: start a goroutine.
 // A second call waits for the first, which ends without waiting as soon as the
@@ -31,6 +33,9 @@ const grace = time.Second
 func (m *Messenger) Shutdown(ctx context.Context) error {
 	if m.inHandler() {
 		return fmt.Errorf("%w: Shutdown waits for handlers, and was called from one: call it from a goroutine of its own", ErrInvalid)
+	}
+	if ctx.Err() != nil {
+		m.discarding.Store(true)
 	}
 	m.mu.Lock()
 	if d := m.shutting; d != nil {
@@ -76,7 +81,11 @@ func (m *Messenger) Shutdown(ctx context.Context) error {
 	}
 	step("stopped listening, refuse new sends", nil)
 
-	step("handlers under way", m.finishHandlers(ctx, connections))
+	err := m.finishHandlers(ctx, connections)
+	if err != nil {
+		m.discarding.Store(true)
+	}
+	step("handlers under way", err)
 	for _, c := range connections {
 		c.mu.Lock()
 		c.mute = true
@@ -88,7 +97,7 @@ func (m *Messenger) Shutdown(ctx context.Context) error {
 	for _, c := range connections {
 		c.acknowledge()
 	}
-	var err error
+	err = nil
 	for _, c := range connections {
 		if e := c.flush(ctx); e != nil {
 			err = errors.Join(err, fmt.Errorf("%v: %w", c.peerName(), e))
@@ -124,7 +133,8 @@ func (m *Messenger) Shutdown(ctx context.Context) error {
 }
 
 // Close is Shutdown without waiting for peers or queues, and makes a Shutdown
-// under way one. It returns when all has ended. Errors: ErrInvalid as Shutdown,
+// under way one: from when it is called no handler begins. It returns when all has
+// ended. Errors: ErrInvalid as Shutdown,
 // and that handlers or goroutines have not ended a second after their contexts.
 func (m *Messenger) Close() error {
 	ctx, cancel := context.WithCancel(context.Background())

@@ -78,13 +78,19 @@ func (c *Conn) lost() {
 		return
 	}
 	c.mu.Lock()
-	shut := c.shut && c.sentBye
+	qp, shut := c.qp, c.shut && c.sentBye
 	c.mu.Unlock()
+	if qp != nil {
+		if t, ok := qp.Cause(); ok { // the event may be on its way yet
+			c.because(t)
+		}
+	}
 	err := error(nil)
 	if p := c.cause.Load(); p != nil {
 		err = *p
 	}
 	switch {
+	case errors.Is(err, ErrViolation): // no goodbye makes up for it
 	case shut:
 		err = ErrClosed
 	case c.rx.byeDone:
@@ -97,13 +103,22 @@ func (c *Conn) lost() {
 
 // event runs on the device's event goroutine.
 func (c *Conn) event(ev verbs.Event) {
-	var err error
 	switch ev.Type {
-	case verbs.EventDisconnected:
+	case verbs.EventDisconnected, verbs.EventQPReqErr, verbs.EventQPAccessErr, verbs.EventQPFatal, verbs.EventDeviceFatal:
+		c.because(ev.Type)
+		c.kick(mailGone)
+	}
+}
+
+// because takes note of the cause that an event of type t stands for, if there is
+// none yet.
+func (c *Conn) because(t verbs.EventType) {
+	var err error
+	switch t {
 	case verbs.EventQPReqErr:
-		err = c.fault(FaultPeer, fmt.Errorf("%v", ev.Type))
+		err = c.fault(FaultPeer, fmt.Errorf("%v", t))
 	case verbs.EventQPAccessErr:
-		err = c.fault(FaultPeer, fmt.Errorf("%w: %v", ErrViolation, ev.Type))
+		err = c.fault(FaultPeer, fmt.Errorf("%w: %v", ErrViolation, t))
 	case verbs.EventQPFatal:
 		// A request of ours that is wrong shows as a completion, which counts
 		// more. Without one, where the device does not report a remote violation
@@ -112,16 +127,13 @@ func (c *Conn) event(ev verbs.Event) {
 		if !c.e.caps.RemoteViolationOnWR || c.accesses() {
 			kind = FaultPeer
 		}
-		err = c.fault(kind, fmt.Errorf("%v", ev.Type))
+		err = c.fault(kind, fmt.Errorf("%v", t))
 	case verbs.EventDeviceFatal:
 		err = c.fault(FaultLocal, fmt.Errorf("%s: %w", c.e.dev.Name(), verbs.ErrDeviceLost))
-	default:
+	default: // the connection is gone, which says nothing of why
 		return
 	}
-	if err != nil {
-		c.cause.CompareAndSwap(nil, &err)
-	}
-	c.kick(mailGone)
+	c.cause.CompareAndSwap(nil, &err)
 }
 
 // accesses reports whether requests of ours for the peer's memory are under way,

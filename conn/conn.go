@@ -52,7 +52,7 @@ type Conn struct {
 	progress    chan struct{}         // capacity 1: completions have come since it ended
 	cancel      context.CancelFunc    // ends the handshake
 	setUp       chan struct{}         // closed when the handshake is over
-	cause       atomic.Pointer[error] // what an async event has told
+	cause       atomic.Pointer[error] // what the device has told of its end, see because
 	mail        atomic.Uint32         // mailBits for the poller
 	owed        atomic.Int32          // receives posted since the last packet, in place of data
 	owedControl atomic.Int32          // likewise, in place of packets without data

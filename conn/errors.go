@@ -28,7 +28,11 @@ var (
 	ErrAccess = errors.New("access refused by the peer's device")
 	// ErrViolation: our device has refused an access of the peer's to our memory: it
 	// had no such grant, or not any more, or reached outside of it. It ends the
-	// connection.
+	// connection. On iwarp it is always told. A device of the kernel refuses, flushes
+	// the queues and raises an event, if it does raise one (rxe does not at all, siw
+	// not for a key that does not exist); that comes by a descriptor of its own, in no
+	// order with the completions and with the end of the connection. Where one of
+	// these is seen first, all that is known is that the connection is gone.
 	ErrViolation = errors.New("the peer has reached for memory that it was not granted")
 	// ErrPeerClosed: the peer has closed the connection, by Conn.Close or with its
 	// endpoint. What either side had sent may not have arrived. (After a graceful

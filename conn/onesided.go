@@ -239,7 +239,7 @@ func (c *Conn) Write(ctx context.Context, dst Grant, off uint64, src *buffer.Lis
 // refusal of it, if it is the peer's device that has ended it.
 func refused(err error) error {
 	var f *FaultError
-	if errors.As(err, &f) && f.Kind == FaultPeer && !errors.Is(err, ErrProtocol) {
+	if errors.As(err, &f) && f.Kind == FaultPeer && !errors.Is(err, ErrProtocol) && !errors.Is(err, ErrViolation) {
 		return fmt.Errorf("%w: %w", ErrAccess, err)
 	}
 	return err

@@ -3,6 +3,8 @@ package verbs
 import (
 	"context"
 	"fmt"
+
+	"github.com/argonaut-rdma/argonaut/verbs/driver"
 )
 
 // Feature bits of QP.features.
@@ -88,6 +90,20 @@ func (q *QP) canRecv() error {
 // device that was lost.
 func (q *QP) stateErr() error {
 	return q.dev.lostErr(fmt.Errorf("%w: %v", ErrQPState, q.State()))
+}
+
+// Cause is why the QP is in ERR, where the device or the peer has put it there:
+// EventQPFatal, EventQPReqErr or EventQPAccessErr. The event says the same, but who
+// reads it may be late: completions come by another way. Where the device tells
+// (driver.Explainer: iwarp), the cause is known before a completion is flushed and
+// before a post is refused for the state. false: the QP is not in ERR, for none of
+// these reasons, or the device does not tell, and then there is only the event. It
+// does not block.
+func (q *QP) Cause() (EventType, bool) {
+	if x, ok := q.drv.(driver.Explainer); ok {
+		return x.Cause()
+	}
+	return 0, false
 }
 
 // SetError puts the QP to ERR: everything outstanding completes with

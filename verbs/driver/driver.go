@@ -150,6 +150,18 @@ type QP interface {
 	Destroy() error
 }
 
+// Explainer is what a QP may be too, whose device knows why the QP is in ERR by
+// the time that anybody can see that it is.
+type Explainer interface {
+	// Cause is the event that the QP raised when it went to ERR:
+	// EventQPFatal, EventQPReqErr or EventQPAccessErr. It is known before any
+	// completion is flushed and before a post is refused for the state, however
+	// late the event itself is read. false: the QP is not in ERR, or nothing but
+	// its owner or the end of the connection has put it there. It does not block,
+	// and may be called at any time, after Destroy too.
+	Cause() (EventType, bool)
+}
+
 // SRQ is a shared receive queue.
 type SRQ interface {
 	PostRecv(wrs []RecvWR) (int, error)

@@ -89,6 +89,16 @@ func (q *queuePair) raise(e driver.EventType) {
 	}
 }
 
+// Cause implements driver.Explainer: state and cause are set in one.
+func (q *queuePair) Cause() (driver.EventType, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.qpState() != driver.QPStateErr {
+		return 0, false
+	}
+	return q.cause.event()
+}
+
 // reason returns the cause of ERR.
 func (q *queuePair) reason() failure {
 	q.mu.Lock()

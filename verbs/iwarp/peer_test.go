@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"runtime"
 	"strconv"
 	"testing"
 	"time"
@@ -196,7 +197,10 @@ func TestTerminateCodes(t *testing.T) {
 			e.recv(1, sgeOf(m, 0, 64))
 			e.recv(2, sgeOf(m, 64, 64))
 			p, _ := dialPeer(t, e, v2Hello())
+			requireCause(t, e, 0)
 			tc.do(p, m)
+			e.inErr()
+			requireCause(t, e, tc.event)
 			term := p.terminated()
 			require.Equal(t, tc.code, term.Code, "%v", term.Code)
 			require.NoError(t, p.c.Close())
@@ -210,6 +214,55 @@ func TestTerminateCodes(t *testing.T) {
 			st, err := e.qp.State()
 			require.NoError(t, err)
 			require.Equal(t, driver.QPStateErr, st)
+		})
+	}
+}
+
+// inErr waits, without a pause, until the QP is in ERR.
+func (e *end) inErr() {
+	e.t.Helper()
+	for ctx := testCtx(e.t); ; runtime.Gosched() {
+		if st, err := e.qp.State(); err == nil && st == driver.QPStateErr {
+			return
+		}
+		require.NoError(e.t, ctx.Err(), "the QP does not go to ERR")
+	}
+}
+
+// requireCause checks what e's QP says of ERR; 0: nothing.
+func requireCause(t testing.TB, e *end, want driver.EventType) {
+	t.Helper()
+	cause, ok := e.qp.(driver.Explainer).Cause()
+	require.Equal(t, want, cause)
+	require.Equal(t, want != 0, ok)
+}
+
+// A QP that its owner or the end of the connection has put to ERR has no cause, one
+// that the peer has terminated has.
+func TestCause(t *testing.T) {
+	for name, tc := range map[string]struct {
+		do   func(e *end, p *wirePeer)
+		want driver.EventType
+	}{
+		"owner":  {func(e *end, _ *wirePeer) { require.NoError(e.t, e.qp.SetState(driver.QPStateErr)) }, 0},
+		"closed": {func(_ *end, p *wirePeer) { require.NoError(p.t, p.c.CloseWrite()) }, 0},
+		"reset": {func(_ *end, p *wirePeer) {
+			require.NoError(p.t, p.c.SetLinger(0))
+			require.NoError(p.t, p.c.Close())
+		}, 0},
+		"terminated": {func(_ *end, p *wirePeer) {
+			_, err := p.c.Write(encodeTerminate(&connParams{framing: wire.Standard}, &wire.Terminate{Code: wire.TermDDPBounds}))
+			require.NoError(p.t, err)
+		}, driver.EventQPFatal},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := strictEnd(t)
+			p, _ := dialPeer(t, e, v2Hello())
+			tc.do(e, p)
+			e.inErr()
+			requireCause(t, e, tc.want)
+			require.NoError(t, e.qp.Destroy())
+			requireCause(t, e, tc.want)
 		})
 	}
 }

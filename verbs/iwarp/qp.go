@@ -59,7 +59,10 @@ type connParams struct {
 	ird, ord  int
 }
 
-var _ driver.QP = (*queuePair)(nil)
+var (
+	_ driver.QP        = (*queuePair)(nil)
+	_ driver.Explainer = (*queuePair)(nil)
+)
 
 // maxSGE bounds Config.MaxSGE: one system call takes a whole list.
 const maxSGE = 64

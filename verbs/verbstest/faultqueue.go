@@ -206,6 +206,15 @@ func (q *faultyQP) Modify(a driver.ModifyAttr) error {
 	return m.Modify(a)
 }
 
+// Cause is the wrapped QP's, if that knows it.
+func (q *faultyQP) Cause() (driver.EventType, bool) {
+	x, ok := q.QP.(driver.Explainer)
+	if !ok {
+		return 0, false
+	}
+	return x.Cause()
+}
+
 func (q *faultyQP) SetState(s driver.QPState) error {
 	if err := q.f.s.enter(CallSetState); err != nil {
 		return err

@@ -1,0 +1,111 @@
+package conn
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/conn/internal/wire"
+	"github.com/argonaut-rdma/argonaut/test/env"
+	"github.com/argonaut-rdma/argonaut/verbs"
+	"github.com/argonaut-rdma/argonaut/verbs/driver"
+	"github.com/argonaut-rdma/argonaut/verbs/verbstest"
+)
+
+const eventOnly = "devices of the kernel tell of violations by an event alone"
+
+// TestViolationBeforeItsEvent: an access that our device has refused is known as
+// that, though all that is seen of it are flushed completions and refused posts,
+// in the middle of traffic of ours. A transfer of ours that it cuts off is not
+// what was refused.
+func TestViolationBeforeItsEvent(t *testing.T) {
+	env.UserSpace(t, eventOnly)
+	for _, write := range []bool{false, true} {
+		late := &verbstest.Script{Event: func(e *driver.Event) bool { return e.Type != driver.EventQPAccessErr }}
+		p := newPair(t, nodeConfig{}, nodeConfig{device: openFaulty(t, late)})
+		needKeys(t, p.b.dev)
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
+		defer cancel()
+		l, _ := p.b.list(10_000)
+		defer l.Release()
+		bad, err := p.ba.Grant(ctx, l, write)
+		require.NoError(t, err)
+		require.NoError(t, p.ba.Revoke(ctx, bad))
+		far, _ := p.a.list(10_000)
+		defer far.Release()
+		good, err := p.ab.Grant(ctx, far, false)
+		require.NoError(t, err)
+
+		ended := make(chan error, 2)
+		go func() { // ends with the connection
+			var err error
+			for err == nil {
+				err = p.ba.Send(ctx, Message{Head: []byte("busy")})
+			}
+			ended <- err
+		}()
+		go func() { // likewise
+			var err error
+			for err == nil {
+				err = p.ba.Read(ctx, l, good[0], 0)
+			}
+			ended <- err
+		}()
+		get(t, p.a.messages)
+		if write {
+			if err := p.ab.Write(ctx, bad[0], 0, far); err != nil {
+				require.NotErrorIs(t, err, context.DeadlineExceeded)
+			}
+		} else {
+			require.ErrorIs(t, p.ab.Read(ctx, far, bad[0], 0), ErrAccess)
+		}
+		f := get(t, p.b.faults)
+		require.ErrorIs(t, f.err, ErrViolation)
+		require.Equal(t, f.err, p.ba.Err())
+		var fe *FaultError
+		require.ErrorAs(t, f.err, &fe)
+		require.Equal(t, FaultPeer, fe.Kind)
+		for range 2 {
+			err := get(t, ended)
+			require.ErrorIs(t, err, ErrViolation)
+			require.False(t, errors.Is(err, ErrAccess), "nobody has refused ours: %v", err)
+		}
+		get(t, p.ab.Done())
+		get(t, p.ba.Done())
+	}
+}
+
+// TestViolationAfterGoodbye: a peer that has been told goodbye, and reaches for
+// memory instead of an answer, has not ended the connection gracefully.
+func TestViolationAfterGoodbye(t *testing.T) {
+	env.UserSpace(t, eventOnly)
+	n := newNode(t, nodeConfig{Config: Config{DrainTimeout: wait}})
+	r := newRawPeer(t)
+	_, err := r.connect(n.listen(), rawHello(nil))
+	require.NoError(t, err)
+	c := get(t, n.accepted)
+	r.send(rawPacket(wire.Packet{Epoch: rawEpoch}))
+	over := make(chan error, 1)
+	go func() { over <- c.Shutdown(t.Context()) }() // ends with the connection
+	for said := false; !said; {
+		wc := r.poll()
+		require.Equal(t, verbs.StatusSuccess, wc.Status)
+		for b := r.mem[wc.WRID*rawSize:][wire.PacketLen:wc.ByteLen]; len(b) > 0; {
+			rec, n, err := wire.ParseRecord(b)
+			require.NoError(t, err)
+			said = said || rec.Type == wire.Goodbye
+			b = b[n:]
+		}
+	}
+	_, err = r.qp.PostSend([]verbs.SendWR{{
+		WRID: 1 << 33, Opcode: verbs.OpWrite, Flags: verbs.SendSignaled, RemoteAddr: 4096, RKey: 0x12345678,
+		SGEs: []verbs.SGE{{MR: r.mr, Length: 100}},
+	}})
+	require.NoError(t, err)
+	f := get(t, n.faults)
+	require.Same(t, c, f.c)
+	require.ErrorIs(t, f.err, ErrViolation)
+	require.NoError(t, get(t, over))
+}

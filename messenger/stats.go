@@ -54,7 +54,10 @@ type Stats struct {
 	// ended because a record of theirs did not open.
 	Secured, ForgedRecords uint64
 	// BadGrants counts uses of grants, by peers, that are not live, or that
-	// reached outside of them.
+	// reached outside of them. Where our device is what refuses, that ends the
+	// connection: iwarp tells of each that has, devices of the kernel may end one
+	// without a reason that we get to see, so that it is a lower bound there (see
+	// conn.ErrViolation).
 	BadGrants uint64
 
 	MessagesSent, MessagesReceived uint64

@@ -213,7 +213,8 @@ func (c *Conn) disconnect() {
 	}
 }
 
-// closeGrace bounds the wait for a peer to be told that the connection is closed.
+// closeGrace bounds the wait for a peer to be told that the connection is closed,
+// and that of a Dial that has failed.
 const closeGrace = 500 * time.Millisecond
 
 // sayClose tells the peer that the connection is being closed, and waits until it

@@ -4,15 +4,18 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"time"
 
 	"github.com/argonaut-rdma/argonaut/conn/internal/wire"
 	"github.com/argonaut-rdma/argonaut/verbs"
 )
 
 // Dial connects to the endpoint listening on addr, "host:port". It blocks until
-// the peer has accepted, at most for HandshakeTimeout. Errors: *RefusedError,
-// ErrRefused, ErrProtocol (the peer is no endpoint of ours, or of no common
-// version), ErrLimit (Config.RecvBuffers), ErrClosed, ctx's error.
+// the peer has accepted, at most for HandshakeTimeout, and, when it fails, until
+// what it has made is given back, for a moment at most: a device that takes long
+// for that goes on behind it. Shutdown ends it. Errors: *RefusedError, ErrRefused,
+// ErrProtocol (the peer is no endpoint of ours, or of no common version), ErrLimit
+// (Config.RecvBuffers), ErrClosed, ctx's error.
 func (e *Endpoint) Dial(ctx context.Context, addr string) (*Conn, error) {
 	return e.DialUser(ctx, addr, nil)
 }
@@ -38,7 +41,12 @@ func (e *Endpoint) DialUser(ctx context.Context, addr string, user any) (*Conn, 
 			err = closed // cut by Shutdown or the peer: that is the reason
 		}
 		c.fail(err)
-		<-c.done
+		t := time.NewTimer(min(closeGrace, e.cfg.DrainTimeout))
+		defer t.Stop()
+		select {
+		case <-c.done:
+		case <-t.C:
+		}
 		return nil, err
 	}
 	e.stats.dialed.Add(1)

@@ -44,8 +44,11 @@
 //     each bounded by HandshakeTimeout.
 //   - One reaper per Conn, started when it fails or is closed: it drains and
 //     destroys the queue pair, and ends with that.
+//   - One after a Shutdown that had to leave connections behind: it does the rest
+//     when they are gone, and ends with that or with the next Shutdown.
 //
-// Endpoint.Shutdown and Endpoint.Close wait for all of them.
+// Endpoint.Shutdown and Endpoint.Close wait for all of them, unless a device does
+// not let go of a queue pair.
 //
 // # Lock order
 //

@@ -9,37 +9,37 @@ import (
 	"time"
 )
 
-// Shutdown ends the endpoint gracefully: it stops listening, refuses new sends,
-// flushes send queues, says goodbye to the peers and waits until they have
+// Shutdown ends the endpoint gracefully: it stops listening and dialing, refuses
+// new sends, flushes send queues, says goodbye to the peers and waits until they have
 // closed, then drains and destroys everything down to the protection domain, in
 // that order. When ctx ends, the rest is done at once, without waiting for
 // peers: a multiple of Config.DrainTimeout at most. It blocks until no callback
 // runs any more and all goroutines have ended, and then says what could not be
 // released; call it again to try once more. It must not be called from a
 // callback.
+//
+// An error that names connections means that the device has not let go of their
+// queue pairs: siw, for one, does so only when the handshake of a connection that
+// was being made has timed out, after 10 s. A goroutine of the endpoint then does
+// the rest as soon as the last of them is gone, and ends with that; until then
+// OnFault may still be called. A further call waits for the same.
 func (e *Endpoint) Shutdown(ctx context.Context) error {
 	e.shutMu.Lock()
 	defer e.shutMu.Unlock()
+	e.stopFinisher()
 	if e.closed {
 		return nil
 	}
-	var errs []error
 
 	e.mu.Lock()
 	e.closing = true
-	listeners := e.listeners
 	conns := make([]*Conn, 0, len(e.conns))
 	for c := range e.conns {
 		conns = append(conns, c)
 	}
 	e.mu.Unlock()
 
-	e.log.Info("shutdown: stop listening", "listeners", len(listeners))
-	for _, l := range listeners {
-		if err := l.Close(); err != nil {
-			errs = append(errs, err)
-		}
-	}
+	errs := e.stopListening()
 	e.log.Info("shutdown: flush, say goodbye, drain", "connections", len(conns))
 	var wg sync.WaitGroup
 	for _, c := range conns {
@@ -48,8 +48,29 @@ func (e *Endpoint) Shutdown(ctx context.Context) error {
 	wg.Wait()
 	e.cancel() // handshakes that are still under way
 	if err := e.awaitConns(ctx); err != nil {
+		e.finishLater()
 		return errors.Join(append(errs, err)...)
 	}
+	return e.finish(ctx, errs)
+}
+
+// stopListening closes the listeners, again if need be.
+func (e *Endpoint) stopListening() (errs []error) {
+	e.mu.Lock()
+	listeners := e.listeners
+	e.mu.Unlock()
+	e.log.Info("shutdown: stop listening", "listeners", len(listeners))
+	for _, l := range listeners {
+		if err := l.Close(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}
+
+// finish is the rest of Shutdown, when no connection is left. errs is what has gone
+// wrong before. With shutMu, or as the finisher.
+func (e *Endpoint) finish(ctx context.Context, errs []error) error {
 	e.wg.Wait()
 
 	e.log.Info("shutdown: stop pollers", "pollers", len(e.pollers))
@@ -68,6 +89,56 @@ func (e *Endpoint) Shutdown(ctx context.Context) error {
 	return nil
 }
 
+// finisher is a goroutine that finishes what Shutdown has left. While there is one,
+// Endpoint.closed is its own.
+type finisher struct {
+	stop chan struct{} // closed when Shutdown is called again
+	done chan struct{} // closed when it has ended
+}
+
+// finishLater starts the finisher: it waits until the last connection is gone, and
+// ends when it has finished, or when Shutdown is called again. With shutMu.
+func (e *Endpoint) finishLater() {
+	f := &finisher{stop: make(chan struct{}), done: make(chan struct{})}
+	e.finisher = f
+	idle := e.whenIdle()
+	go func() {
+		defer close(f.done)
+		select {
+		case <-idle:
+		case <-f.stop:
+			return
+		}
+		if err := e.finish(context.Background(), e.stopListening()); err != nil {
+			e.log.Error("shutdown: not all was released: call it again", "err", err)
+		}
+	}()
+}
+
+// stopFinisher ends the finisher, if there is one, and waits for that. With shutMu.
+func (e *Endpoint) stopFinisher() {
+	if f := e.finisher; f != nil {
+		e.finisher = nil
+		close(f.stop)
+		<-f.done
+	}
+}
+
+// whenIdle is closed when there is no connection.
+func (e *Endpoint) whenIdle() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.conns) == 0 {
+		idle := make(chan struct{})
+		close(idle)
+		return idle
+	}
+	if e.idle == nil {
+		e.idle = make(chan struct{})
+	}
+	return e.idle
+}
+
 // Close is Shutdown without waiting for peers. A further Close returns nil.
 func (e *Endpoint) Close() error {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -76,9 +147,9 @@ func (e *Endpoint) Close() error {
 }
 
 // goodbye is Conn.Shutdown that waits for a stuck device no longer than
-// awaitConns does.
+// awaitConns does. Nothing is waited for where Dial has not returned the Conn.
 func (c *Conn) goodbye(ctx context.Context) {
-	if ctx.Err() == nil {
+	if ctx.Err() == nil && !c.dialing() {
 		c.startShutdown()
 		select {
 		case <-c.done:
@@ -90,18 +161,20 @@ func (c *Conn) goodbye(ctx context.Context) {
 	c.abort()
 }
 
+// dialing reports whether c is a dialer's that nobody has got yet.
+func (c *Conn) dialing() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.dialer && !c.handed
+}
+
 // awaitConns waits until every connection is gone, for as long as devices that
 // work take.
 func (e *Endpoint) awaitConns(ctx context.Context) error {
+	idle := e.whenIdle()
 	e.mu.Lock()
-	idle := make(chan struct{})
-	if len(e.conns) == 0 {
-		close(idle)
-	} else {
-		e.idle = idle
-		for c := range e.conns { // those that came meanwhile, too
-			c.abort()
-		}
+	for c := range e.conns { // those that came meanwhile, too
+		c.abort()
 	}
 	e.mu.Unlock()
 	select {

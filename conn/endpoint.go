@@ -46,8 +46,9 @@ type Endpoint struct {
 	supplying     sync.WaitGroup
 	wg            sync.WaitGroup // listeners, handshakes, reapers
 
-	shutMu sync.Mutex // serializes Shutdown; before mu
-	closed bool       // Shutdown has succeeded
+	shutMu   sync.Mutex // serializes Shutdown; before mu
+	closed   bool       // Shutdown has succeeded
+	finisher *finisher  // of a Shutdown that left something; nil: none
 
 	mu        sync.Mutex
 	closing   bool

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/argonaut-rdma/argonaut/conn/internal/wire"
+	"github.com/argonaut-rdma/argonaut/verbs/verbstest"
 )
 
 // TestShutdown: what was accepted before arrives, on every connection, in both
@@ -140,6 +141,105 @@ func TestCloseWhileDialing(t *testing.T) {
 	require.ErrorIs(t, get(t, done), ErrClosed)
 	close(block)
 	require.Error(t, get(t, b.faults).err)
+}
+
+// TestShutdownEndsDials: a graceful shutdown does not wait for the answer to a
+// dial, which nobody will use.
+func TestShutdownEndsDials(t *testing.T) {
+	block := make(chan struct{})
+	asked := make(chan struct{})
+	b := newNode(t, nodeConfig{Config: Config{OnAccept: func(*Conn) bool {
+		close(asked)
+		<-block
+		return true
+	}}})
+	a := newNode(t, nodeConfig{Config: Config{DrainTimeout: wait, HandshakeTimeout: time.Hour}})
+	addr := b.listen()
+	done := make(chan error, 1)
+	go func() { // ends with the endpoint
+		_, err := a.Dial(context.Background(), addr)
+		done <- err
+	}()
+	get(t, asked)
+	over := make(chan error, 1)
+	go func() { over <- a.Endpoint.Shutdown(context.Background()) }() // ends when it does not wait
+	require.ErrorIs(t, get(t, done), ErrClosed)
+	require.NoError(t, get(t, over))
+	a.clean()
+	close(block)
+	require.Error(t, get(t, b.faults).err)
+}
+
+// TestShutdownFinishesLater: where a device does not let go of a connection that
+// was being made, Dial and Shutdown return, and say so; when it does, all is given
+// back without anybody asking again, or as part of the next Shutdown.
+func TestShutdownFinishesLater(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		op    verbstest.Op
+		again bool
+	}{
+		{"Connect", verbstest.CallConnect, false},
+		{"Connect, then Shutdown", verbstest.CallConnect, true},
+		{"DestroyQP", verbstest.CallDestroyQP, false},
+		{"DestroyQP, then Shutdown", verbstest.CallDestroyQP, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			block, asked := make(chan struct{}), make(chan struct{})
+			b := newNode(t, nodeConfig{Config: Config{OnAccept: func(*Conn) bool {
+				close(asked)
+				<-block
+				return true
+			}}})
+			stuck, release := make(chan struct{}), make(chan struct{})
+			s := &verbstest.Script{Call: func(call verbstest.Call) verbstest.Fault {
+				if call.Op != c.op || call.N > 0 {
+					return verbstest.Fault{}
+				}
+				close(stuck)
+				return verbstest.Fault{Wait: release}
+			}}
+			a := newNode(t, nodeConfig{Config: Config{DrainTimeout: 10 * time.Millisecond}, device: openFaulty(t, s)})
+			addr := b.listen()
+			dialed := make(chan error, 1)
+			go func() { // ends with the endpoint, or with the stuck call
+				_, err := a.Dial(context.Background(), addr)
+				dialed <- err
+			}()
+			if c.op == verbstest.CallConnect {
+				get(t, stuck)
+			} else {
+				get(t, asked)
+			}
+			err := a.Endpoint.Close()
+			require.ErrorContains(t, err, "its queue pair is not destroyed")
+			if c.op == verbstest.CallDestroyQP {
+				get(t, stuck)
+				require.ErrorIs(t, get(t, dialed), ErrClosed, "Dial does not wait for the device")
+			}
+			require.NotEmpty(t, a.dev.Resources())
+
+			over := make(chan error, 1)
+			if c.again {
+				go func() { over <- a.Endpoint.Shutdown(context.Background()) }() // ends after release
+			}
+			close(release)
+			if c.op == verbstest.CallConnect {
+				require.ErrorIs(t, get(t, dialed), ErrClosed)
+			}
+			if c.again {
+				require.NoError(t, get(t, over))
+				a.clean()
+			}
+			require.Eventually(t, func() bool { return len(a.dev.Resources()) == 0 }, wait, time.Millisecond)
+			require.NoError(t, a.Endpoint.Shutdown(t.Context()))
+			a.clean()
+			close(block)
+			if c.op == verbstest.CallDestroyQP {
+				require.Error(t, get(t, b.faults).err)
+			}
+		})
+	}
 }
 
 // TestCallbacksMayClose: a connection can be closed, and sent on, from its

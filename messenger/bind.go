@@ -281,15 +281,6 @@ func hostAddr(scheme string, a net.Addr) EntityAddr {
 	return EntityAddr{URL: scheme + "://" + a.String()}
 }
 
-// dialTCP is Config.DialStream where that is not set.
-func (m *Messenger) dialTCP(ctx context.Context, hostport string) (net.Conn, error) {
-	var d net.Dialer
-	if m.cfg.BindBeforeConnect {
-		d.LocalAddr = m.dialFrom(hostport)
-	}
-	return d.DialContext(ctx, "tcp", hostport)
-}
-
 // dialFrom is the host that we are bound to, where there is one that can reach
 // hostport: of its family, if that is a number. nil: any.
 func (m *Messenger) dialFrom(hostport string) net.Addr {

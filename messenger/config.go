@@ -116,6 +116,26 @@ type Config struct {
 	DialStream   func(ctx context.Context, hostport string) (net.Conn, error)
 	ListenStream func(ctx context.Context, hostport string) (net.Listener, error)
 
+	// TCPDelay leaves Nagle's algorithm on in tcp:// connections: what is small waits
+	// for the acknowledgement of what is on its way. Default: it is off. (Ceph:
+	// ms_tcp_nodelay = false.)
+	TCPDelay bool
+	// TCPReceiveBuffer is SO_RCVBUF of tcp:// sockets in bytes, as the system takes it:
+	// Linux doubles it, bounds it by net.core.rmem_max, and tunes it no more by itself.
+	// There it is set before connecting, so that the window can be as large; elsewhere
+	// behind it. Default: the system's. (Ceph: ms_tcp_rcvbuf.)
+	TCPReceiveBuffer int
+	// SocketPriority is SO_PRIORITY of tcp:// sockets, 1 to 6, and with it, as Ceph has
+	// it, their packets are of DSCP class CS6: for a messenger whose heartbeats are not
+	// to wait behind payload, in the host's queues or the network's. Default: neither.
+	// (Ceph: Messenger::set_socket_priority; SOCKET_PRIORITY_MIN_DELAY is 6.) Linux
+	// alone; elsewhere New returns ErrNotSupported.
+	//
+	// The three are for the sockets that DialStream and ListenStream replace: with one
+	// of these they are ErrInvalid. What the system refuses of them at a connection is
+	// logged, and that goes on. On RDMA see verbs/iwarp.Config.Dial and the adapter's.
+	SocketPriority int
+
 	// Latencies has Messenger.Latencies measured: some 100 ns for each message.
 	Latencies bool
 

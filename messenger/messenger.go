@@ -1,7 +1,6 @@
 package messenger
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -199,13 +198,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.BindBeforeConnect && c.DialStream != nil {
 		return bad("BindBeforeConnect is for the dialer that DialStream replaces")
 	}
-	if c.ListenStream == nil {
-		var lc net.ListenConfig
-		c.ListenStream = func(ctx context.Context, hostport string) (net.Listener, error) {
-			return lc.Listen(ctx, "tcp", hostport)
-		}
-	}
-	return c, nil
+	return c, c.checkSockets()
 }
 
 func random64() uint64 {
@@ -243,6 +236,9 @@ func New(cfg Config) (*Messenger, error) {
 	}
 	if m.cfg.DialStream == nil {
 		m.cfg.DialStream = m.dialTCP
+	}
+	if m.cfg.ListenStream == nil {
+		m.cfg.ListenStream = m.listenTCP
 	}
 	m.callPool.New, m.sendWaiters.New = newCall, newSendWaiter
 	if m.log == nil {

@@ -33,18 +33,7 @@ func TestExchangeIsGolden(t *testing.T) {
 			name := fmt.Sprintf("%s_%v", scheme, mode)
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) { // deadlines that travel are counted from now
-					got := exchange(t, scheme, mode)
-					file := filepath.Join("testdata", "exchange", name+".txt")
-					if *rewrite {
-						require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
-					}
-					want, err := os.ReadFile(file)
-					require.NoError(t, err)
-					is, was := strings.Split(got, "\n"), strings.Split(string(want), "\n")
-					for i := range min(len(is), len(was)) {
-						require.Equal(t, was[i], is[i], "the wire has changed: %s, line %d", file, i+1)
-					}
-					require.Len(t, is, len(was))
+					requireGolden(t, name, exchange(t, scheme, mode))
 				})
 			})
 		}
@@ -79,16 +68,9 @@ func (r *recording) Write(p []byte) (int, error) {
 func exchange(t *testing.T, scheme string, mode Mode) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "# A session of two peers of this project over %s, %v mode.\n", scheme, mode)
-	line := func(who, what string, b []byte) {
-		fmt.Fprintf(&out, "\n%s: %s, %d bytes\n", who, what, len(b))
-		for len(b) > 0 {
-			n := min(32, len(b))
-			fmt.Fprintln(&out, hex.EncodeToString(b[:n]))
-			b = b[n:]
-		}
-	}
+	line := func(who, what string, b []byte) { hexLines(&out, who, what, b) }
 	c, s := &speaker{name: "client"}, &speaker{name: "server"}
-	goldenHandshake(t, scheme, mode, c, s, func(x *speaker, u []byte) {
+	goldenHandshake(t, scheme, mode, func(*speaker) Auth { return keyAuth{} }, c, s, func(x *speaker, u []byte) {
 		line(x.name, describe(t, u), u)
 	})
 	x := newTarget(t)
@@ -163,12 +145,39 @@ func exchange(t *testing.T, scheme string, mode Mode) string {
 	return out.String()
 }
 
+// hexLines writes b as text.
+func hexLines(out *strings.Builder, who, what string, b []byte) {
+	fmt.Fprintf(out, "\n%s: %s, %d bytes\n", who, what, len(b))
+	for len(b) > 0 {
+		n := min(32, len(b))
+		fmt.Fprintln(out, hex.EncodeToString(b[:n]))
+		b = b[n:]
+	}
+}
+
+// requireGolden compares text with testdata/exchange/name.txt, or writes that.
+func requireGolden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", "exchange", name+".txt")
+	if *rewrite {
+		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err)
+	is, was := strings.Split(got, "\n"), strings.Split(string(want), "\n")
+	for i := range min(len(is), len(was)) {
+		require.Equal(t, was[i], is[i], "the wire has changed: %s, line %d", file, i+1)
+	}
+	require.Len(t, is, len(was))
+}
+
 // goldenHandshake runs it, shows each unit, and leaves the two with their keys.
-func goldenHandshake(t *testing.T, scheme string, mode Mode, c, s *speaker, show func(from *speaker, unit []byte)) {
+func goldenHandshake(t *testing.T, scheme string, mode Mode, auth func(*speaker) Auth, c, s *speaker,
+	show func(from *speaker, unit []byte)) {
 	for _, me := range []*speaker{c, s} {
 		p := scriptParams([]string{me.name, "expect=4", "lossless"})
 		p.offered = offered(&Config{})
-		p.auth, p.modes, p.heads = []Auth{keyAuth{}}, []Mode{mode}, scheme != SchemeTCP
+		p.auth, p.modes, p.heads = []Auth{auth(me)}, []Mode{mode}, scheme != SchemeTCP
 		p.target = ourAddr
 		if me == c {
 			p.addrs = msgr2.AddrVec{theirAddr, EntityAddr{URL: "iwarp://192.0.2.2:3301", Nonce: 7}.toWire()}

@@ -20,6 +20,7 @@ type rawPeer struct {
 	qp  *verbs.QP
 	mr  *verbs.MR
 	mem []byte
+	got []verbs.WC // of receives, that came while send waited
 }
 
 const (
@@ -86,8 +87,26 @@ func (r *rawPeer) send(b []byte) {
 		SGEs: []verbs.SGE{{MR: r.mr, Offset: uint64(off), Length: uint32(len(b))}},
 	}})
 	require.NoError(r.t, err)
-	for r.poll().WRID != 1<<32 {
+	for {
+		wc := r.poll()
+		if wc.WRID == 1<<32 {
+			return
+		}
+		r.got = append(r.got, wc)
 	}
+}
+
+// recv waits for a packet.
+func (r *rawPeer) recv() ([]byte, verbs.WC) {
+	var wc verbs.WC
+	if len(r.got) > 0 {
+		wc, r.got = r.got[0], r.got[1:]
+	} else {
+		wc = r.poll()
+	}
+	require.Equal(r.t, verbs.StatusSuccess, wc.Status)
+	require.Less(r.t, wc.WRID, uint64(rawRecvs))
+	return r.mem[wc.WRID*rawSize:][:wc.ByteLen], wc
 }
 
 // poll waits for a completion.

@@ -281,18 +281,18 @@ func (a *Arena) take(s claimed, n int, w *waiter) RDMABuffer {
 // takeSlow makes the handle of a slot with count 1, which is to have meta m. former
 // is whose it was before.
 func (a *Arena) takeSlow(s uint32, n int, o Owner, m uint64, former Owner) RDMABuffer {
+	st := &a.slots[s]
+	if st.meta.Load() != m {
+		st.meta.Store(m) // before what takes long
+	}
 	if invariants {
 		a.checkPoison(s, former)
 	}
-	st := &a.slots[s]
 	if a.scrub && former != o {
 		clear(a.slotMem(s))
 	}
 	if invariants {
 		a.setCanary(s, n)
-	}
-	if st.meta.Load() != m {
-		st.meta.Store(m)
 	}
 	b := RDMABuffer{a: a, gen: gen(st.state.Load()), slot: uint64(s), view: uint64(uint32(n))}
 	if t := a.tracer.Load(); t != nil {

@@ -157,7 +157,9 @@ func (a *Arena) age(at uint32) time.Duration {
 
 // Oldest lists the buffers that have been held longest and are not posted, the
 // oldest first, at most most: one Holder each, without stacks. It looks at all and
-// keeps no more than that.
+// keeps no more than that. What a GetList that waits has got so far is its owner's.
+// A buffer that another goroutine is getting in this very moment may still be listed
+// with its former owner and age.
 func (a *Arena) Oldest(most int) []Holder {
 	type old struct {
 		slot  uint32

@@ -29,6 +29,9 @@ func TestPoison(t *testing.T) {
 		a.TryGet(1, Anonymous)
 	}()
 	// The Get that panicked has the slot still.
+	hs := a.Oldest(2)
+	require.Len(t, hs, 1)
+	require.Equal(t, "anonymous", hs[0].Owner)
 	kept[4999] = poisonByte
 	RDMABuffer{a: a, gen: gen(a.slots[0].state.Load())}.Release()
 }

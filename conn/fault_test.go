@@ -325,15 +325,17 @@ func TestRendezvousTimeout(t *testing.T) {
 	require.NoError(t, err)
 	c := get(t, n.accepted)
 	r.send(rawPacket(wire.Packet{Epoch: rawEpoch, Parked: true}))
-	for c.Stats().PacketsReceived == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	require.Eventually(t, func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.rndv.parked && c.open
+	}, wait, time.Millisecond)
 	n.send(c, "fetch me", 9000)
-	select {
-	case f := <-n.faults:
-		t.Fatal("parked, and yet", f.err)
-	case <-time.After(100 * time.Millisecond):
-	}
+	c.mu.Lock()
+	c.rndv.progress = time.Now().Add(-time.Hour)
+	c.mu.Unlock()
+	c.rndvTimeout() // as the timer does
+	require.NoError(t, c.Err(), "it waits")
 	r.send(rawPacket(wire.Packet{Epoch: rawEpoch}))
 	f := get(t, n.faults)
 	require.ErrorIs(t, f.err, ErrTimeout)
@@ -375,9 +377,7 @@ func TestKill(t *testing.T) {
 					}
 				}()
 			}
-			for c.Stats().MessagesSent < uint64(3*i) && c.Err() == nil {
-				time.Sleep(100 * time.Microsecond)
-			}
+			require.Eventually(t, func() bool { return c.Stats().MessagesSent >= uint64(3*i) || c.Err() != nil }, wait, 100*time.Microsecond)
 			if i%2 == 0 {
 				c.Close()
 			} else {

@@ -280,15 +280,28 @@ func TestIdle(t *testing.T) {
 	cfg := nodeConfig{Config: Config{Spin: time.Millisecond}}
 	p := newPair(t, cfg, cfg)
 	p.b.expect(p.ba, "x", p.a.send(p.ab, "x", 100))
-	sleeps := func() uint64 { return p.a.Stats().Sleeps + p.b.Stats().Sleeps }
-	var before uint64
-	require.Eventually(t, func() bool { // asleep: nothing but a completion ends it
-		before = sleeps()
-		time.Sleep(50 * time.Millisecond)
-		return before > 0 && sleeps() == before
-	}, wait, time.Millisecond)
+	asleep := func() bool {
+		for _, n := range []*node{p.a, p.b} {
+			for _, p := range n.pollers {
+				if !p.sleeping.Load() {
+					return false
+				}
+			}
+		}
+		return true
+	}
+	turns := func() uint64 {
+		a, b := p.a.Stats(), p.b.Stats()
+		return a.Sleeps + a.Upcalls + b.Sleeps + b.Upcalls
+	}
+	before := uint64(0)
+	require.Eventually(t, func() bool { // asleep, and nothing but a completion ends it
+		last := before
+		before = turns()
+		return asleep() && before > 0 && last == before
+	}, wait, 50*time.Millisecond)
 	p.b.expect(p.ba, "y", p.a.send(p.ab, "y", 100))
-	require.Greater(t, sleeps()+2, before)
+	require.Eventually(t, func() bool { return asleep() && turns() > before }, wait, time.Millisecond, "it sleeps again")
 	if p.a.dev.Caps().Provider == "iwarp" {
 		require.Positive(t, p.a.Stats().Upcalls+p.b.Stats().Upcalls, "the device has done what the sleepers had to")
 	}

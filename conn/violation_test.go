@@ -24,7 +24,13 @@ func TestViolationBeforeItsEvent(t *testing.T) {
 	env.UserSpace(t, eventOnly)
 	for _, write := range []bool{false, true} {
 		late := &verbstest.Script{Event: func(e *driver.Event) bool { return e.Type != driver.EventQPAccessErr }}
-		p := newPair(t, nodeConfig{}, nodeConfig{device: openFaulty(t, late)})
+		busy := make(chan struct{}, 1) // has a token when something has come
+		p := newPair(t, nodeConfig{Config: Config{OnMessage: func(*Conn, Message) {
+			select {
+			case busy <- struct{}{}:
+			default:
+			}
+		}}}, nodeConfig{device: openFaulty(t, late)})
 		needKeys(t, p.b.dev)
 		ctx, cancel := context.WithTimeout(t.Context(), wait)
 		defer cancel()
@@ -53,7 +59,7 @@ func TestViolationBeforeItsEvent(t *testing.T) {
 			}
 			ended <- err
 		}()
-		get(t, p.a.messages)
+		get(t, busy)
 		if write {
 			if err := p.ab.Write(ctx, bad[0], 0, far); err != nil {
 				require.NotErrorIs(t, err, context.DeadlineExceeded)

@@ -35,7 +35,7 @@ func (l *link) receive(h *msgr2.Header, m *Message) error {
 		m.Release()
 		return nil
 	}
-	if c.refuse || l.last.Load() {
+	if c.refuse || l.last.Load() || c.m.discarding.Load() {
 		c.mu.Unlock()
 		l.receiveLast(h, m)
 		return nil

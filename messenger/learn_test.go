@@ -1,6 +1,7 @@
 package messenger
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/netip"
@@ -213,7 +214,8 @@ func TestWhatIsLearned(t *testing.T) {
 // Whether a place is on this host is asked of the system without the messenger's lock,
 // only when nothing else tells, and once.
 func TestInterfacesAreAskedForUnlocked(t *testing.T) {
-	m := newMessenger(t, Config{Name: EntityName{OSD, 0}})
+	m := newMessenger(t, Config{Name: EntityName{OSD, 0},
+		DialStream: func(context.Context, string) (net.Conn, error) { return nil, errInjected }}) // nobody is called
 	require.NoError(t, m.Bind(soon(t), AddrVec{{URL: "tcp://0.0.0.0:0"}}))
 	port, _ := isAny(m.Addrs()[0])
 	at := func(host string) AddrVec { return AddrVec{{URL: fmt.Sprintf("tcp://%s:%d", host, port)}} }

@@ -88,13 +88,18 @@ func TestDuplicateLossy(t *testing.T) {
 	})
 }
 
-// interfaces is the place of m, which is bound to no particular host, on two of them.
-func interfaces(t *testing.T, m *Messenger) (v [2]AddrVec) {
+// needInterfaces skips where a messenger can not have two interfaces.
+func needInterfaces(t *testing.T) {
 	t.Helper()
 	env.UserSpace(t, "a device is bound to its own address")
 	if runtime.GOOS != "linux" {
 		t.Skip("127.0.0.2 is an address of Linux's loopback alone")
 	}
+}
+
+// interfaces is the place of m, which is bound to no particular host, on two of them.
+func interfaces(t *testing.T, m *Messenger) (v [2]AddrVec) {
+	t.Helper()
 	a := m.Addrs()[0]
 	port, ok := portOf(a)
 	require.True(t, ok)
@@ -108,6 +113,7 @@ func interfaces(t *testing.T, m *Messenger) (v [2]AddrVec) {
 // second Connection: the first one is not touched, what was sent on the second one
 // has not arrived, and ConnectTo gives the first one for either.
 func TestDuplicateByAnotherInterface(t *testing.T) {
+	needInterfaces(t)
 	carriers(t, func(t *testing.T, scheme string) {
 		for _, policies := range [][2]Policy{{LosslessPeer(), LosslessPeerReuse()}, {StatefulServer(), LosslessClient()}} {
 			var got syncSlice[uint32]
@@ -188,6 +194,7 @@ func TestDuplicateByAnotherInterface(t *testing.T) {
 // A peer that connects to us while we connect to it by an address that it does not
 // tell is the one that we connect to: it is one session, as of any race.
 func TestRaceByAnotherInterface(t *testing.T) {
+	needInterfaces(t)
 	var us [2]*Messenger
 	held, goOn := make(chan struct{}), make(chan struct{})
 	var first sync.Once

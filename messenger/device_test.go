@@ -181,11 +181,10 @@ func TestConnectingWithoutTheDevice(t *testing.T) {
 func TestDeviceIsLostWhileBinding(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		t.Run(map[bool]string{false: "Bind", true: "Rebind"}[again], func(t *testing.T) {
-			var m *Messenger
 			var lines syncSlice[string]
-			lose, meanwhile := func() {}, func() {}
 			var streams []net.Listener
-			m, lose = onFaulty(t, Config{
+			meanwhile := func() {}
+			m, lose := onFaulty(t, Config{
 				Name: EntityName{OSD, 0}, Logger: newLogger(&lines), BindRetries: 1000, BindRetryDelay: time.Hour,
 				ListenStream: func(ctx context.Context, hostport string) (net.Listener, error) {
 					meanwhile() // that of the device has been got

@@ -83,6 +83,8 @@ type Conn struct {
 	waiters   waitList
 	stall     stall // what the first waiter, or OnWritable, waits for
 	writable  bool  // OnWritable is due when that is there
+	deferring bool  // what is posted now is rung for when mu is unlocked: see unlock
+	deferred  bool  // something was
 	rndv      rndvRing
 	fetched   uint64 // payloads that we fetched from the peer
 	told      uint64 // of which we have told it

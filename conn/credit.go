@@ -13,10 +13,11 @@ func (c *Conn) settle() {
 		c.drainProgress()
 	}
 	c.mu.Lock()
+	c.deferring = true
 	c.credits += c.rx.credits
 	c.rx.credits = 0
 	if c.credits > int(c.peer.Most) && c.Err() == nil {
-		c.mu.Unlock()
+		c.unlock()
 		c.fail(c.protocol("%d credits of %d receive buffers", c.credits, c.peer.Most))
 		return
 	}
@@ -30,7 +31,7 @@ func (c *Conn) settle() {
 		c.writable = false
 	}
 	bye := c.open && c.sentBye && c.rx.byeDone
-	c.mu.Unlock()
+	c.unlock()
 	if bye {
 		c.endGracefully()
 	}
@@ -80,6 +81,10 @@ func (c *Conn) pumpControl() {
 	}
 	if len(c.keys.invs) > 0 {
 		c.tx.wrs[0].Opcode, c.tx.wrs[0].InvalidateRKey = verbs.OpSendWithInv, c.keys.invs[0]
+	}
+	if c.deferring {
+		c.tx.wrs[0].Flags |= verbs.SendDeferred
+		c.deferred = true
 	}
 	n, err := c.qp.PostSend(c.tx.wrs[:1])
 	if n == 0 {

@@ -52,10 +52,11 @@ func (c *Conn) Send(ctx context.Context, m Message) error {
 		copy(big.Bytes(), m.Head)
 	}
 	c.mu.Lock()
+	c.deferring = true
 	if c.waiters.empty() {
 		ok, err := c.accept(&m, big)
 		if ok || err != nil {
-			c.mu.Unlock()
+			c.unlock()
 			return c.refused(err, big)
 		}
 	}
@@ -63,7 +64,8 @@ func (c *Conn) Send(ctx context.Context, m Message) error {
 	defer func() { c.e.lat.sendWait.Observe(time.Since(begin)) }()
 	c.stats.sendWaits.Add(1)
 	w := c.waiters.push()
-	c.mu.Unlock()
+	c.deferred = true // what it waits for may wait for a doorbell
+	c.unlock()
 	for {
 		var ctxErr error
 		select {
@@ -73,6 +75,7 @@ func (c *Conn) Send(ctx context.Context, m Message) error {
 			ctxErr = ctx.Err()
 		}
 		c.mu.Lock()
+		c.deferring = true
 		ok, err := false, ctxErr
 		if ctxErr == nil && (c.waiters.head == w || c.Err() != nil || c.closing) {
 			ok, err = c.accept(&m, big)
@@ -83,17 +86,24 @@ func (c *Conn) Send(ctx context.Context, m Message) error {
 			if c.writable && c.waiters.empty() {
 				c.kick(mailSettle)
 			}
-			c.mu.Unlock()
+			c.unlock()
 			return c.refused(err, big)
 		}
-		c.mu.Unlock()
+		c.unlock()
 	}
 }
 
 // TrySend is Send where that does not block, else it returns false and sends
 // nothing: m.Payload stays the caller's, and Config.OnWritable tells when to try
 // again.
-func (c *Conn) TrySend(m Message) (bool, error) {
+func (c *Conn) TrySend(m Message) (bool, error) { return c.trySend(m, true) }
+
+// TrySendDeferred is TrySend for who holds a lock that nobody else should wait for:
+// m has its place, but what a software adapter does in its caller is left to
+// Doorbell, which is to be called soon, without the lock.
+func (c *Conn) TrySendDeferred(m Message) (bool, error) { return c.trySend(m, false) }
+
+func (c *Conn) trySend(m Message, ring bool) (bool, error) {
 	if err := c.check(&m); err != nil {
 		return false, err
 	}
@@ -110,6 +120,7 @@ func (c *Conn) TrySend(m Message) (bool, error) {
 		copy(big.Bytes(), m.Head)
 	}
 	c.mu.Lock()
+	c.deferring = true
 	ok := false
 	var err error
 	if c.waiters.empty() {
@@ -118,11 +129,27 @@ func (c *Conn) TrySend(m Message) (bool, error) {
 	if !ok && err == nil {
 		c.writable = true
 	}
-	c.mu.Unlock()
+	c.deferred = c.deferred && ring
+	c.unlock()
 	if !ok && !big.IsZero() {
 		big.Release()
 	}
 	return ok, err
+}
+
+// Doorbell has the device begin with what was sent by TrySendDeferred, if it has
+// not. It does not block, and may be called at any time.
+func (c *Conn) Doorbell() { c.qp.Doorbell() }
+
+// unlock unlocks c.mu, and then has the device begin with what was posted while
+// c.deferring was set.
+func (c *Conn) unlock() {
+	ring := c.deferred
+	c.deferring, c.deferred = false, false
+	c.mu.Unlock()
+	if ring {
+		c.qp.Doorbell()
+	}
 }
 
 // check refuses what can not be sent.
@@ -311,6 +338,10 @@ func (c *Conn) pump() {
 		for ; n < postBatch && r.posted+uint64(n) != r.built && c.credits-n > reserve; n++ {
 			seq := r.posted + uint64(n)
 			r.wrs[n] = c.finish(r.at(seq), wrSend|seq&wrIndex, seq)
+		}
+		if c.deferring {
+			r.wrs[n-1].Flags |= verbs.SendDeferred
+			c.deferred = true
 		}
 		done, err := c.qp.PostSend(r.wrs[:n])
 		r.posted += uint64(done)

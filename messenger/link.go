@@ -35,6 +35,9 @@ type transport interface {
 	// try sends f if that does not block. It borrows f.head and, on true, takes
 	// f.data and sees to f.sent.
 	try(f outFrame) (bool, error)
+	// ring is called after a try that was true, without locks: the device begins
+	// with it, at the latest.
+	ring()
 	// send sends f, or prepares it, and may block until the transport is
 	// closed. It takes f.data, sees to f.sent and borrows f.head; on an error it
 	// has taken nothing.

@@ -29,6 +29,8 @@ func (c *Connection) sendControl(e entry) {
 			c.mu.Unlock()
 			if err != nil {
 				c.broken(l, "send", err)
+			} else {
+				l.t.ring()
 			}
 			return
 		}

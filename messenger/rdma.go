@@ -28,9 +28,11 @@ func (t *rdmaTransport) try(f outFrame) (bool, error) {
 	if sh := t.l.shield; sh != nil {
 		return t.trySealed(sh, f)
 	}
-	ok, err := t.c.TrySend(conn.Message{Head: f.head, Payload: f.data, Sent: f.sent})
+	ok, err := t.c.TrySendDeferred(conn.Message{Head: f.head, Payload: f.data, Sent: f.sent})
 	return ok, connError(err)
 }
+
+func (t *rdmaTransport) ring() { t.c.Doorbell() }
 
 func (t *rdmaTransport) send(f outFrame) error {
 	if sh := t.l.shield; sh != nil {

@@ -31,7 +31,7 @@ func (t *rdmaTransport) trySealed(sh *shield, f outFrame) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	ok, err := t.c.TrySend(conn.Message{Head: head})
+	ok, err := t.c.TrySendDeferred(conn.Message{Head: head})
 	if !ok && err == nil {
 		sh.tx.Rewind(before) // nobody has seen it
 	}

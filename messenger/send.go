@@ -97,6 +97,7 @@ func (c *Connection) hand(ctx context.Context, m *Message, p purpose) (bool, err
 				if ok {
 					lossless := c.lossless()
 					c.mu.Unlock()
+					l.t.ring()
 					c.wrote(&e, !lossless, false)
 					return true, nil
 				}
@@ -219,7 +220,8 @@ func (c *Connection) fits(l *link, m *Message) error {
 // bytes.
 const headOverhead = msgr2.PreambleLen + msgr2.HeaderLen + 4 + msgr2.EpilogueLen + extensionMax
 
-// try sends e in the caller if that does not block. c.mu is held.
+// try sends e in the caller if that does not block; its transport is to be rung
+// when c.mu, which is held, has been unlocked.
 func (c *Connection) try(l *link, e *entry) (bool, error) {
 	if i := c.m.inject; i != nil {
 		if err := i.failureOf(e.size); err != nil || i.queues() {

@@ -43,6 +43,8 @@ func (l *link) newStream(nc net.Conn) *streamTransport {
 // queue and the goroutine that drains it.
 func (t *streamTransport) try(outFrame) (bool, error) { return false, nil }
 
+func (t *streamTransport) ring() {}
+
 func (t *streamTransport) send(f outFrame) error {
 	if sh := t.l.shield; sh != nil {
 		return t.sendSealed(sh, f)

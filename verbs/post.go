@@ -59,6 +59,18 @@ func (q *QP) PostSend(wrs []SendWR) (int, error) {
 	return done, nil
 }
 
+// Doorbell begins with the requests that were posted SendDeferred. It is called
+// once a batch is posted, and whoever posts under a lock calls it without: with
+// devices that work by themselves posting is cheap and this does nothing, but the
+// software adapter writes to its socket. It never blocks, may be called at any time
+// by any number of goroutines, and does nothing where there is nothing to begin. A
+// later request without the flag, of anybody's, rings it too.
+func (q *QP) Doorbell() {
+	if q.bell != nil {
+		q.bell.Doorbell()
+	}
+}
+
 func (q *QP) postError(op string, err error) error {
 	q.refused.Add(1)
 	return q.dev.opError(op, q.qpn, err)
@@ -99,7 +111,7 @@ func (q *QP) stage(wrs []SendWR) (n int, wait *MR, err error) {
 		}
 		out := &q.swr[n]
 		*out = driver.SendWR{
-			WRID: wrID(kindSend, q.owner, seq), Opcode: wr.Opcode, Flags: wr.Flags, SGEs: q.ssge[first:sge:sge],
+			WRID: wrID(kindSend, q.owner, seq), Opcode: wr.Opcode, Flags: wr.Flags & q.sendFlags, SGEs: q.ssge[first:sge:sge],
 			RemoteAddr: wr.RemoteAddr, RKey: wr.RKey, Imm: wr.Imm, InvalidateRKey: wr.InvalidateRKey,
 			CompareAdd: wr.CompareAdd, Swap: wr.Swap,
 		}
@@ -152,7 +164,7 @@ func (q *QP) stageInvalidate(wr *SendWR) (int, error) {
 	w.pending++
 	q.unsignaled = 0
 	q.swr[0] = driver.SendWR{
-		WRID: wrID(kindSend, q.owner, seq), Opcode: wr.Opcode, Flags: wr.Flags | SendSignaled, InvalidateRKey: wr.InvalidateRKey,
+		WRID: wrID(kindSend, q.owner, seq), Opcode: wr.Opcode, Flags: wr.Flags&q.sendFlags | SendSignaled, InvalidateRKey: wr.InvalidateRKey,
 	}
 	return 1, nil
 }

@@ -49,6 +49,7 @@ type QP struct {
 	pd             *PD
 	dev            *Device
 	drv            driver.QP
+	bell           driver.Doorbell // nil: PostSend begins at once
 	obj            object
 	qpn            uint32
 	owner          uint32
@@ -69,6 +70,7 @@ type QP struct {
 	sendMu     sync.Mutex // one post at a time: ledger and device see the same order
 	noSend     bool       // disconnecting
 	unsignaled int        // since the last signalled request
+	sendFlags  SendFlags  // that the device knows; constant
 	swr        []driver.SendWR
 	ssge       []driver.SGE
 
@@ -138,7 +140,10 @@ func (pd *PD) CreateQP(c QPConfig) (*QP, error) {
 		d.mu.Unlock()
 		return undo(err)
 	}
-	q.drv, q.qpn, q.owner = drv, drv.QPN(), own
+	q.drv, q.qpn, q.owner, q.sendFlags = drv, drv.QPN(), own, ^SendDeferred
+	if d.caps.Doorbell {
+		q.bell, q.sendFlags = drv.(driver.Doorbell), ^SendFlags(0)
+	}
 	q.state.Store(uint32(QPStateInit))
 	d.mu.Lock()
 	if d.isLost() { // and nobody has told the QP

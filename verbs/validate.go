@@ -45,7 +45,7 @@ func (q *QP) checkSend(wr *SendWR) (total uint64, wait *MR, err error) {
 	if feat != 0 && q.features.Load()&feat == 0 {
 		return 0, nil, fmt.Errorf("%w: %v on this connection", ErrNotSupported, wr.Opcode)
 	}
-	if extra := wr.Flags &^ (SendFence | SendSignaled | SendSolicited | SendInline); extra != 0 {
+	if extra := wr.Flags &^ (SendFence | SendSignaled | SendSolicited | SendInline | SendDeferred); extra != 0 {
 		return 0, nil, fmt.Errorf("%w: unknown send flags %v", ErrInvalid, extra)
 	}
 	inline := wr.Flags&SendInline != 0

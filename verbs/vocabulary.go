@@ -86,6 +86,7 @@ const (
 	SendSignaled  = driver.SendSignaled
 	SendSolicited = driver.SendSolicited
 	SendInline    = driver.SendInline
+	SendDeferred  = driver.SendDeferred
 )
 
 // Asynchronous events.

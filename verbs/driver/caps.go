@@ -35,6 +35,7 @@ type Caps struct {
 	LastWQE      bool // EventQPLastWQEReached is raised
 	RNRRetry     bool // a missing receive is retried; without it, it ends the connection
 	DeregBarrier bool // no remote access lands after Deregister returned (not so on siw)
+	Doorbell     bool // PostSend does the device's work, and leaves what is SendDeferred to Doorbell
 	OutOfBand    bool // queue pairs can be connected without a connection manager: Endpoint and Modify
 	Pins         bool // registration pins pages and counts against RLIMIT_MEMLOCK
 

@@ -125,11 +125,12 @@ const (
 	SendSignaled                        // make a completion on success too
 	SendSolicited                       // raise a solicited event at the receiver
 	SendInline                          // copy the data out of the SGEs at post time
+	SendDeferred                        // begin with a later request, or at Doorbell; ours, not of ibv_send_flags
 
 	sendFlagCount = iota
 )
 
-var sendFlagNames = [sendFlagCount]string{"FENCE", "SIGNALED", "SOLICITED", "INLINE"}
+var sendFlagNames = [sendFlagCount]string{"FENCE", "SIGNALED", "SOLICITED", "INLINE", "DEFERRED"}
 
 func (f SendFlags) String() string { return flags(sendFlagNames[:], uint32(f)) }
 

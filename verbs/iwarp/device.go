@@ -83,7 +83,7 @@ func (d *Device) Caps() driver.Caps {
 		Atomics: !c.Strict, Imm: !c.Strict, SendInv: true,
 		SRQ: c.MaxSRQ > 0, SRQLimit: c.MaxSRQ > 0, Inline: c.MaxInline > 0,
 		DeregBarrier: true, Pins: c.Pin,
-		Solicited: true, RemoteReadChecked: true,
+		Solicited: true, RemoteReadChecked: true, Doorbell: true,
 		InOrderCompletions: true, FlushCompletes: true, ErrPostCompletesSQ: true, ErrPostCompletesRQ: true,
 	}
 }

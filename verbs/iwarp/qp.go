@@ -62,6 +62,7 @@ type connParams struct {
 var (
 	_ driver.QP        = (*queuePair)(nil)
 	_ driver.Explainer = (*queuePair)(nil)
+	_ driver.Doorbell  = (*queuePair)(nil)
 )
 
 // maxSGE bounds Config.MaxSGE: one system call takes a whole list.

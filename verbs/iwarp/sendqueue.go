@@ -68,7 +68,7 @@ func (s *sendQueue) init(depth, maxSGE, maxInline int) {
 
 func (s *sendQueue) slot(i uint64) *sendWQE { return &s.slots[i%uint64(len(s.slots))] }
 
-// PostSend never blocks. What the network takes at once has gone out when it returns.
+// PostSend never blocks. What the network takes at once has gone out when it returns, but for what is deferred.
 func (q *queuePair) PostSend(wrs []driver.SendWR) (int, error) {
 	s := &q.sq
 	s.mu.Lock()
@@ -92,10 +92,17 @@ func (q *queuePair) PostSend(wrs []driver.SendWR) (int, error) {
 		return n, err
 	}
 	s.mu.Unlock()
-	if n > 0 {
+	if n > 0 && wrs[n-1].Flags&driver.SendDeferred == 0 {
 		q.kick()
 	}
 	return n, err
+}
+
+// Doorbell implements driver.Doorbell.
+func (q *queuePair) Doorbell() {
+	if q.qpState() == driver.QPStateRTS {
+		q.kick()
+	}
 }
 
 // enqueue fills the next slot. Called with sq.mu held.

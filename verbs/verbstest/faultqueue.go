@@ -169,6 +169,13 @@ func (q *faultyQP) PostSend(wrs []driver.SendWR) (int, error) {
 	return postWith(fault, wrs, q.QP.PostSend)
 }
 
+// Doorbell is there whether the wrapped QP has it or not: Caps say so.
+func (q *faultyQP) Doorbell() {
+	if b, ok := q.QP.(driver.Doorbell); ok {
+		b.Doorbell()
+	}
+}
+
 func (q *faultyQP) PostRecv(wrs []driver.RecvWR) (int, error) {
 	fault := q.f.s.call(CallPostRecv, len(wrs))
 	q.flush(fault)

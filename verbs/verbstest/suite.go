@@ -65,7 +65,7 @@ type subtest struct {
 func suite() []subtest {
 	var all []subtest
 	for _, part := range [][]subtest{
-		transferTests, signalTests, flushTests, notifyTests, srqTests, violationTests, localTests, deregTests,
+		transferTests, signalTests, doorbellTests, flushTests, notifyTests, srqTests, violationTests, localTests, deregTests,
 		parentTests, peerTests, outOfBandTests, handshakeTests, limitTests, optionalTests, windowTests, stressTests, lostTests,
 	} {
 		all = append(all, part...)
@@ -167,6 +167,7 @@ func mergeCaps(a, b driver.Caps) driver.Caps {
 		{&a.SendInv, &b.SendInv}, {&a.SRQ, &b.SRQ}, {&a.SRQLimit, &b.SRQLimit}, {&a.Inline, &b.Inline}, {&a.RNRRetry, &b.RNRRetry},
 		{&a.DeregBarrier, &b.DeregBarrier}, {&a.InOrderCompletions, &b.InOrderCompletions}, {&a.FlushCompletes, &b.FlushCompletes},
 		{&a.RemoteViolationOnWR, &b.RemoteViolationOnWR}, {&a.Solicited, &b.Solicited}, {&a.OutOfBand, &b.OutOfBand}, {&a.RemoteReadChecked, &b.RemoteReadChecked},
+		{&a.Doorbell, &b.Doorbell},
 	} {
 		*l.x = *l.x && *l.y
 	}

@@ -76,7 +76,7 @@ for type in $devices; do
 	for package in "${packages[@]}"; do
 		step "$type/$package" suite "$type" "$package"
 	done
-	until=$((SECONDS + 150)) # where the run is not strict
+	until=$((SECONDS + 60)) # where the run is not strict
 	report "$type/delivery" delivery
 	for package in "${long[@]}"; do
 		report "$type/$package" suite "$type" "$package"

@@ -42,8 +42,16 @@ func (d *device) CreateCQ(depth int, ch driver.CompChannel, vector int) (driver.
 	if n := d.ctx.NumCompVectors(); n > 0 {
 		vector %= n
 	}
+	room := depth
+	if most := d.caps.MaxCQE; d.siw() && depth < most {
+		// A READ that siw is about to send when its queue pair goes to ERR completes
+		// twice, as queued and as sent (siw_sq_flush of Linux 6.1): at most one in each
+		// send queue. The core drops the second; without room for it the queue would
+		// overrun, with all that it serves.
+		room = min(2*depth, most)
+	}
 	var err error
-	if q.c, err = d.ctx.CreateCQ(depth, channel, vector); err != nil {
+	if q.c, err = d.ctx.CreateCQ(room, channel, vector); err != nil {
 		return nil, createErr("ibv_create_cq", err)
 	}
 	if q.ch != nil {

@@ -269,6 +269,9 @@ func (c *CQ) settle(wcs []WC) (out int, err error) {
 			held = q
 		}
 		keep, win, v := q.settleLocked(wc, kind, low)
+		if v == vStale && kind == kindSend && wc.Status == StatusWRFlushErr && !c.dev.caps.FlushCompletes {
+			v = vLate // such a device may flush a request twice
+		}
 		switch {
 		case v == vLate:
 			c.late++

@@ -15,7 +15,7 @@ type Stats struct {
 	Completions      uint64                     // handed to callers
 	ByStatus         [driver.StatusCount]uint64 // of them, by WCStatus; a status without a name as StatusGeneralErr
 	Swallowed        uint64                     // completions that only the core had asked for
-	LateCompletions  uint64                     // of destroyed QPs, dropped
+	LateCompletions  uint64                     // of destroyed QPs, or a second time (see Caps.FlushCompletes); dropped
 	StaleCompletions uint64                     // of requests that are not outstanding, dropped
 	Orphans          uint64                     // requests given back by Close
 	CQOverruns       uint64                     // events of it

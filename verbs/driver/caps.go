@@ -44,7 +44,7 @@ type Caps struct {
 	SignalAbove              int  // requests of at least so many bytes must be signalled; 0: none
 	RemoteReadChecked        bool // a peer can READ only with AccessRemoteRead (siw lets it read any region of the PD whose key it names)
 	RemoteViolationOnWR      bool // a remote violation shows as a status of the work request; else the connection just ends
-	FlushCompletes           bool // what is outstanding when a QP goes to ERR completes, all of it (siw forgets a READ that the end of the connection cuts off: QP.Close returns it)
+	FlushCompletes           bool // what is outstanding when a QP goes to ERR completes, all of it, once (siw forgets a READ that the end of the connection cuts off, which QP.Close returns, and may flush one twice)
 	UnsentIsLocQPOp          bool // LOC_QP_OP_ERR of a send says that it could not be sent, for want of a route or of a connection (rxe, siw): Poll calls it GENERAL_ERR
 	ErrPostCompletesSQ       bool // a send posted in ERR completes with WR_FLUSH_ERR
 	ErrPostCompletesRQ       bool // a receive posted in ERR completes with WR_FLUSH_ERR

@@ -27,9 +27,10 @@ type Conn struct {
 	e      *Endpoint
 	l      *lane
 	p      *poller
-	qp     *verbs.QP  // nil until made
-	rq     *recvQueue // the lane's, or the QP's own
-	wants  int        // its part of lane.want; guarded by lane.mu
+	qp     *verbs.QP                // nil until made
+	bell   atomic.Pointer[verbs.QP] // the same, for who has no lock
+	rq     *recvQueue               // the lane's, or the QP's own
+	wants  int                      // its part of lane.want; guarded by lane.mu
 	dialer bool
 	remote netAddr
 	local  atomic.Pointer[netAddr]

@@ -332,6 +332,7 @@ func (c *Conn) connect(ctx context.Context) error {
 	c.mu.Lock()
 	c.qp = qp
 	c.mu.Unlock()
+	c.bell.Store(qp)
 	if c.l.rq == nil {
 		c.rq = newRecvQueue(e.pd, e.cfg.Credits, qp.PostRecv)
 	}

@@ -139,7 +139,11 @@ func (c *Conn) trySend(m Message, ring bool) (bool, error) {
 
 // Doorbell has the device begin with what was sent by TrySendDeferred, if it has
 // not. It does not block, and may be called at any time.
-func (c *Conn) Doorbell() { c.qp.Doorbell() }
+func (c *Conn) Doorbell() {
+	if qp := c.bell.Load(); qp != nil { // else nothing can have been posted
+		qp.Doorbell()
+	}
+}
 
 // unlock unlocks c.mu, and then has the device begin with what was posted while
 // c.deferring was set.
@@ -148,7 +152,7 @@ func (c *Conn) unlock() {
 	c.deferring, c.deferred = false, false
 	c.mu.Unlock()
 	if ring {
-		c.qp.Doorbell()
+		c.Doorbell()
 	}
 }
 

@@ -121,8 +121,17 @@ func TestSendWhileBeingAccepted(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 			ok, err := c.TrySend(Message{Head: []byte("hello")})
+			c.Doorbell()
+			sent := make(chan error, 1)
+			go func() { sent <- c.Send(context.Background(), Message{Head: []byte("later")}) }() // ends when there is room
+			for c.Stats().SendWaits == 0 && c.Err() == nil {
+				time.Sleep(time.Millisecond)
+			}
 			for _, x := range all {
 				x.Release()
+			}
+			if err == nil {
+				err = <-sent
 			}
 			res <- outcome{ok, err}
 		}()

@@ -57,7 +57,6 @@ func (m *Messenger) Rebind(ctx context.Context, avoid ...uint16) error {
 	for m.nonce.Load() == nonce {
 		m.nonce.Store(uint32(random64()) | 1)
 	}
-	m.instance.Store(random64() | 1)
 	m.mu.Unlock()
 	var errs []error
 	for _, ln := range listening {

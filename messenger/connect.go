@@ -31,13 +31,9 @@ func (e errRefused) Unwrap() error { return e.err }
 // nonce that Messenger.Addrs of the peer has, the connection is to that
 // incarnation alone, and gets ErrWrongPeer once there is another.
 //
-// Of two lossless connections that turn out to lead to one peer, by another
-// spelling of the host, with and without a nonce, or by another interface of it
-// (where it speaks this project's protocol, see PROTOCOL.md, INSTANCE), the later one
-// to connect ends with ErrDuplicate, before the peer hears of it: the other one is
-// not touched, and nothing that was sent on this one has arrived
-// (ConnStats.Undelivered). ConnectTo gives the other one for its addresses from then
-// on. Errors: ErrClosed, ErrInvalid.
+// Of two lossless connections that turn out to lead to one place, by another
+// spelling of the host or with and without a nonce, the later one to connect ends
+// with ErrDuplicate. Errors: ErrClosed, ErrInvalid.
 func (m *Messenger) ConnectTo(t EntityType, addrs AddrVec) (*Connection, error) {
 	return m.connectTo(t, addrs, false)
 }
@@ -245,8 +241,7 @@ func (m *Messenger) round(c *Connection, addrs AddrVec) {
 		if l != nil {
 			last = l
 		}
-		if how == triedEnough || errors.Is(e, ErrDuplicate) {
-			err = e
+		if how == triedEnough {
 			break
 		}
 		if i+1 < len(addrs) {
@@ -301,9 +296,6 @@ func (m *Messenger) tryAddress(c *Connection, a EntityAddr) (last *link, how tri
 // attemptFailed notes why a round of attempts has failed; connect goes on,
 // unless that is of no use.
 func (c *Connection) attemptFailed(l *link, err error) {
-	if d := (*duplicateError)(nil); errors.As(err, &d) {
-		c.m.stepAside(c, l, d.of)
-	}
 	c.mu.Lock()
 	if c.session.State == session.Closed || c.attempt != l {
 		c.mu.Unlock()

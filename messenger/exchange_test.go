@@ -182,7 +182,6 @@ func goldenHandshake(t *testing.T, scheme string, mode Mode, auth func(*speaker)
 		if me == c {
 			p.addrs = msgr2.AddrVec{theirAddr, EntityAddr{URL: "iwarp://192.0.2.2:3301", Nonce: 7}.toWire()}
 		}
-		p.instance = map[*speaker]uint64{c: 0x1112131415161718, s: 0x2122232425262728}[me]
 		if !p.heads {
 			p.limits = msgr2.Limits{Front: 1 << 20, Data: 1 << 30}
 		}

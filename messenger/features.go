@@ -28,11 +28,8 @@ const (
 	// featureGaps: numbers of messages that are not sent are announced.
 	featureGaps uint64 = 1 << 55
 
-	// featureInstance: HELLO says which messenger it is, see Messenger.meet.
-	featureInstance uint64 = 1 << 54
-
 	ownFeatures = featureArgonaut | featureGrants | featureNoDataCRC | featureOwnAuth | featurePushed | featureFrames |
-		featureRefusals | featureLimits | featureGaps | featureInstance
+		featureRefusals | featureLimits | featureGaps
 )
 
 // Ceph's feature bits that the frames themselves need (Ceph: MSG_ADDR2 and
@@ -55,7 +52,7 @@ func negotiated(ours, theirs uint64) uint64 {
 
 func offered(cfg *Config) uint64 {
 	f := msgr2.FeatureRevision1 | featureArgonaut | featureGrants | featureOwnAuth | featurePushed | featureFrames |
-		featureRefusals | featureLimits | featureGaps | featureInstance
+		featureRefusals | featureLimits | featureGaps
 	if cfg.NoDataCRC {
 		f |= featureNoDataCRC
 	}

@@ -75,7 +75,6 @@ type hsParams struct {
 	session    sessionSide
 	step       func(frame string, sending bool) error // nil: none
 	limits     msgr2.Limits                           // that we announce; none: Data 0
-	instance   uint64                                 // of our messenger
 }
 
 // hsResult is what both sides know at the end.
@@ -93,7 +92,6 @@ type hsResult struct {
 	mode     Mode
 	policy   Policy
 	limits   msgr2.Limits // of the peer; Data 0: not known
-	instance uint64       // of the peer's messenger; 0: not known
 }
 
 type hsPhase uint8
@@ -317,9 +315,6 @@ func (h *handshake) banner(raw []byte) ([][]byte, error) {
 	if h.result.own&featureLimits != 0 {
 		hello.MaxFront, hello.MaxData = h.p.limits.Front, uint64(h.p.limits.Data)
 	}
-	if h.result.own&featureInstance != 0 {
-		hello.Instance = h.p.instance
-	}
 	return h.frame(out, hello), nil
 }
 
@@ -329,9 +324,6 @@ func (h *handshake) hello(f *msgr2.Hello) {
 	if h.result.own&featureLimits != 0 && f.MaxData > 0 {
 		data := uint32(min(f.MaxData, math.MaxUint32))
 		h.result.limits = msgr2.Limits{Front: f.MaxFront, Middle: f.MaxFront, Data: data}
-	}
-	if h.result.own&featureInstance != 0 {
-		h.result.instance = f.Instance
 	}
 	if h.p.ours != nil {
 		h.p.addrs, h.p.others = h.p.ours(h.end())

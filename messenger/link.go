@@ -84,7 +84,7 @@ type link struct {
 	// globalSeq numbers it among all that we have connected; that of the
 	// handshake's goroutine.
 	globalSeq uint64
-	reached   [2]peerKey    // see Messenger.reach and meet; Messenger.mu guards it
+	reached   peerKey       // see Messenger.reach; Messenger.mu guards it
 	ready     chan struct{} // closed when the handshake has ended, well or not
 	gone      chan struct{} // closed when the link has ended
 
@@ -229,7 +229,7 @@ func (l *link) params(c *Connection, here netip.Addr, seen, target msgr2.Addr) h
 	p := hsParams{
 		client: c != nil, name: m.cfg.Name, nonce: m.nonce.Load(), addrs: m.wireAddrs(), ours: m.oursAt, here: here,
 		seen: seen, target: target, offered: m.offered, auth: m.cfg.Auth, modes: m.cfg.Modes, remote: l.remote,
-		ended: l.ready, heads: l.scheme != SchemeTCP, session: l, step: l.stepper(), instance: m.instance.Load(),
+		ended: l.ready, heads: l.scheme != SchemeTCP, session: l, step: l.stepper(),
 	}
 	if !p.heads { // the endpoints of RDMA tell each other
 		p.limits = m.limits

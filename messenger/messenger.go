@@ -52,7 +52,6 @@ type Messenger struct {
 	globalSeq, globalID atomic.Uint64
 	lastConn            atomic.Uint32 // the youngest Connection's id
 	epoch, nonce        atomic.Uint32
-	instance            atomic.Uint64 // what HELLO tells peers apart by, new with each Rebind
 	chain               atomic.Pointer[[]Dispatcher]
 	closing             atomic.Bool
 	discarding          atomic.Bool // no handler begins any more: Shutdown does not wait
@@ -75,7 +74,7 @@ type Messenger struct {
 	halfOpen    halfOpen
 	connections map[*Connection]struct{}
 	peers       map[peerKey]*Connection // by each address that is known
-	reached     map[peerKey]reached     // by the place, without nonce, and by instanceAddr
+	reached     map[peerKey]reached     // by the place, without nonce
 	shut        chan struct{}           // closed when Shutdown has ended
 	shutting    *deadline               // of the Shutdown under way, or that has ended
 	unfinished  error                   // what it has not ended; for who waits for shut
@@ -248,7 +247,6 @@ func New(cfg Config) (*Messenger, error) {
 	}
 	m.epoch.Store(uint32(random64()))
 	m.nonce.Store(cfg.Nonce)
-	m.instance.Store(random64() | 1)
 	// Later incarnations of an entity whose nonce is always the same, as a
 	// monitor's, go on from where the earlier ones have stopped.
 	m.globalSeq.Store(uint64(time.Now().UnixMilli()))
@@ -437,9 +435,6 @@ func (m *Messenger) opened(l *link, c *Connection, r *hsResult) {
 	}
 	if _, live := m.connections[c]; !live || r.resumed {
 		return
-	}
-	if r.instance != 0 {
-		m.register(c, AddrVec{instanceAddr(r.instance)})
 	}
 	for _, a := range r.addrs { // what the peer says its addresses are
 		if m.peers[peerKey{c.peerType, a}] == nil {

@@ -32,9 +32,6 @@ func (l *link) attempting(f func(c *Connection) error) error {
 }
 
 func (l *link) begin() (o session.Opening, err error) {
-	if err := l.m.meet(l.owner.Load(), l, l.hs.result.instance); err != nil {
-		return o, err
-	}
 	return o, l.attempting(func(c *Connection) error {
 		o = c.session.Begin(l.globalSeq, l.m.cookie())
 		return nil
@@ -124,9 +121,7 @@ func (l *link) answer(in session.Incoming, r *hsResult) (a session.Answer, t tak
 	}
 	ex := m.lookup(r.peer.Type, r.addrs)
 	if ex == nil && !in.Reconnect {
-		if ex = m.met(r); ex == nil {
-			ex = m.predecessor(r, in.GlobalSeq)
-		}
+		ex = m.predecessor(r, in.GlobalSeq)
 	}
 	var s *session.Session
 	var kept Policy
@@ -170,9 +165,6 @@ func (l *link) answer(in session.Incoming, r *hsResult) (a session.Answer, t tak
 		m.connections[c] = struct{}{}
 		if p := r.policy; !p.Server || !p.Lossy || p.RegisterLossyClients {
 			m.register(c, r.addrs)
-			if r.instance != 0 {
-				m.register(c, AddrVec{instanceAddr(r.instance)})
-			}
 		}
 		m.mu.Unlock()
 		if a.Verdict == session.ReplaceLossy {

@@ -47,19 +47,6 @@ func TestHelloWithLimits(t *testing.T) {
 	require.Equal(t, want, got)
 	require.NoError(t, got.Decode(wire[:len(wire)-1]))
 	require.Equal(t, Hello{Entity: EntityOSD, PeerAddr: v4}, got, "what is cut is not taken")
-
-	without := want
-	want.Instance = 1 << 63
-	both := want.Append(nil)
-	require.Equal(t, wire, both[:len(wire)], "it is behind the limits")
-	require.Len(t, both, len(wire)+8)
-	require.NoError(t, got.Decode(both))
-	require.Equal(t, want, got)
-	require.NoError(t, got.Decode(both[:len(both)-1]))
-	require.Equal(t, without, got)
-	want.MaxFront, want.MaxData = 0, 0
-	require.NoError(t, got.Decode(want.Append(nil)))
-	require.Equal(t, want, got, "alone")
 }
 
 func TestRefusedIsBounded(t *testing.T) {

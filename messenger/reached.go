@@ -30,6 +30,9 @@ func (m *Messenger) reach(c *Connection, l *link, a EntityAddr) error {
 	if k := m.known(c.peerType, AddrVec{a}); k != nil && k != c && k.State() == StateOpen { // it connected to us, perhaps
 		return k.duplicate(a)
 	}
+	if _, live := m.links[l]; !live {
+		return errReplaced // it has ended, and would not take the note back
+	}
 	m.reached[at] = reached{l, c, a.Nonce}
 	l.reached = at
 	return nil

@@ -76,9 +76,7 @@ func deferredIsFlushed(e *env) {
 	for i := range n {
 		wc := p.a.sq.next()
 		require.Equal(e, uint64(i), wc.WRID)
-		if p.a.caps.Doorbell {
-			require.Equal(e, driver.StatusWRFlushErr, wc.Status)
-		}
+		require.Contains(e, []verbs.WCStatus{driver.StatusWRFlushErr, driver.StatusSuccess}, wc.Status, "it may have begun with it")
 	}
 	p.a.qp.Doorbell()
 }

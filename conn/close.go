@@ -266,7 +266,7 @@ func (c *Conn) postClose() int {
 	wire.Record{Type: wire.Close, Payload: why}.Put(s.grow(wire.RecordLen))
 	c.putHeader(s)
 	c.tx.wrs[0] = verbs.SendWR{WRID: wrControl | uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGEs: s.sges}
-	if n, _ := c.qp.PostSend(c.tx.wrs[:1]); n == 0 {
+	if n, _ := c.post(c.tx.wrs[:1]); n == 0 {
 		return -1 // it has gone to ERR meanwhile
 	}
 	c.tx.controlBusy[i] = true

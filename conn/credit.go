@@ -82,11 +82,7 @@ func (c *Conn) pumpControl() {
 	if len(c.keys.invs) > 0 {
 		c.tx.wrs[0].Opcode, c.tx.wrs[0].InvalidateRKey = verbs.OpSendWithInv, c.keys.invs[0]
 	}
-	if c.deferring {
-		c.tx.wrs[0].Flags |= verbs.SendDeferred
-		c.deferred = true
-	}
-	n, err := c.qp.PostSend(c.tx.wrs[:1])
+	n, err := c.post(c.tx.wrs[:1])
 	if n == 0 {
 		c.postFailed(err)
 		return

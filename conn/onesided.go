@@ -92,7 +92,7 @@ func (c *Conn) pumpOps() {
 		o := t.head
 		before := o.progress
 		wr := c.nextRequest(o)
-		n, err := c.qp.PostSend(wr)
+		n, err := c.post(wr)
 		if n == 0 {
 			// It stays queued as it was, and is given back when the connection is.
 			o.progress = before

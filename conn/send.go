@@ -145,6 +145,16 @@ func (c *Conn) Doorbell() {
 	}
 }
 
+// post posts wrs; the device begins with them at once, or, while c.deferring is set,
+// when c.mu has been unlocked. With c.mu.
+func (c *Conn) post(wrs []verbs.SendWR) (int, error) {
+	if c.deferring {
+		wrs[len(wrs)-1].Flags |= verbs.SendDeferred
+		c.deferred = true
+	}
+	return c.qp.PostSend(wrs)
+}
+
 // unlock unlocks c.mu, and then has the device begin with what was posted while
 // c.deferring was set.
 func (c *Conn) unlock() {
@@ -343,11 +353,7 @@ func (c *Conn) pump() {
 			seq := r.posted + uint64(n)
 			r.wrs[n] = c.finish(r.at(seq), wrSend|seq&wrIndex, seq)
 		}
-		if c.deferring {
-			r.wrs[n-1].Flags |= verbs.SendDeferred
-			c.deferred = true
-		}
-		done, err := c.qp.PostSend(r.wrs[:n])
+		done, err := c.post(r.wrs[:n])
 		r.posted += uint64(done)
 		c.credits -= done
 		c.greet = c.greet && done == 0

@@ -120,8 +120,9 @@ func TestShutdownSilentPeer(t *testing.T) {
 	n.clean()
 }
 
-// TestCloseWhileDialing: Close ends handshakes that are under way.
-func TestCloseWhileDialing(t *testing.T) {
+// dialing is a that dials b, whose OnAccept has been asked and has not answered; done
+// has what Dial returns, and answer lets b go on, which is too late.
+func dialing(t *testing.T, cfg Config) (a *node, done <-chan error, answer func()) {
 	block := make(chan struct{})
 	asked := make(chan struct{})
 	b := newNode(t, nodeConfig{Config: Config{OnAccept: func(*Conn) bool {
@@ -129,45 +130,38 @@ func TestCloseWhileDialing(t *testing.T) {
 		<-block
 		return true
 	}}})
-	a := newNode(t, nodeConfig{Config: Config{DrainTimeout: wait}}) // siw keeps what was connecting for 10 s
+	a = newNode(t, nodeConfig{Config: cfg})
 	addr := b.listen()
-	done := make(chan error)
-	go func() {
+	dialed := make(chan error, 1)
+	go func() { // ends with the endpoint
 		_, err := a.Dial(context.Background(), addr)
-		done <- err
+		dialed <- err
 	}()
 	get(t, asked)
+	return a, dialed, func() {
+		close(block)
+		require.Error(t, get(t, b.faults).err)
+	}
+}
+
+// TestCloseWhileDialing: Close ends handshakes that are under way.
+func TestCloseWhileDialing(t *testing.T) {
+	a, done, answer := dialing(t, Config{DrainTimeout: wait}) // siw keeps what was connecting for 10 s
 	require.NoError(t, a.Endpoint.Close())
 	require.ErrorIs(t, get(t, done), ErrClosed)
-	close(block)
-	require.Error(t, get(t, b.faults).err)
+	answer()
 }
 
 // TestShutdownEndsDials: a graceful shutdown does not wait for the answer to a
 // dial, which nobody will use.
 func TestShutdownEndsDials(t *testing.T) {
-	block := make(chan struct{})
-	asked := make(chan struct{})
-	b := newNode(t, nodeConfig{Config: Config{OnAccept: func(*Conn) bool {
-		close(asked)
-		<-block
-		return true
-	}}})
-	a := newNode(t, nodeConfig{Config: Config{DrainTimeout: wait, HandshakeTimeout: time.Hour}})
-	addr := b.listen()
-	done := make(chan error, 1)
-	go func() { // ends with the endpoint
-		_, err := a.Dial(context.Background(), addr)
-		done <- err
-	}()
-	get(t, asked)
+	a, done, answer := dialing(t, Config{DrainTimeout: wait, HandshakeTimeout: time.Hour})
 	over := make(chan error, 1)
 	go func() { over <- a.Endpoint.Shutdown(context.Background()) }() // ends when it does not wait
 	require.ErrorIs(t, get(t, done), ErrClosed)
 	require.NoError(t, get(t, over))
 	a.clean()
-	close(block)
-	require.Error(t, get(t, b.faults).err)
+	answer()
 }
 
 // TestShutdownFinishesLater: where a device does not let go of a connection that

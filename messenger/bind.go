@@ -33,8 +33,8 @@ func (m *Messenger) Bind(ctx context.Context, addrs AddrVec) error {
 // do not take this one for it. It stops listening where it did, on every transport,
 // marks every connection down, and binds as Bind does with port 0, but to none of
 // the ports of before nor of avoid; addresses on a device that is lost are left out.
-// (Ceph: rebind(avoid_ports).) After an error nothing is
-// bound, and Bind may be called. Errors: Bind's.
+// (Ceph: rebind(avoid_ports).) After an error nothing is bound, and Bind may be
+// called. Errors: Bind's.
 func (m *Messenger) Rebind(ctx context.Context, avoid ...uint16) error {
 	if err := m.binding.take(ctx); err != nil {
 		return err

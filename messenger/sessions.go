@@ -221,8 +221,8 @@ func (c *Connection) met(l *link, r *hsResult) {
 }
 
 // take moves the session to l, which is to open it: its present transport, one
-// that was being taken in, and its own attempt to connect, end. It is called with c.mu locked, and unlocks
-// it.
+// that was being taken in, and its own attempt to connect, end. It is called with
+// c.mu locked, and unlocks it.
 func (c *Connection) take(l *link, r *hsResult, in session.Incoming, lost bool) taken {
 	old, attempt, claim := c.link, c.attempt, c.claim
 	if old != nil {

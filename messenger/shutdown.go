@@ -134,7 +134,8 @@ func (m *Messenger) Shutdown(ctx context.Context) error {
 
 // Close is Shutdown without waiting for peers or queues, and makes a Shutdown
 // under way one: from when it is called no handler begins. It returns when all has
-// ended. Errors: ErrInvalid as Shutdown, and that handlers or goroutines have not ended a second after their contexts.
+// ended. Errors: ErrInvalid as Shutdown, and that handlers or goroutines have not
+// ended a second after their contexts.
 func (m *Messenger) Close() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

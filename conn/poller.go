@@ -13,6 +13,9 @@ import (
 
 const (
 	pollBatch = 64
+	// idlePolls is how often a spinning poller polls before it looks at the
+	// clock and lets others have the processor: both cost more than a poll.
+	idlePolls = 16
 	// upcallTurns is how many batches the device's goroutine handles in a row.
 	upcallTurns = 4
 	// brokenWait is how often a poller looks for completions when the device's
@@ -63,11 +66,14 @@ func (p *poller) run() {
 	defer close(p.done)
 	p.turning.Lock()
 	defer p.turning.Unlock()
-	var idle time.Time // since when; zero: not
+	var (
+		polls int       // without success, since idle
+		idle  time.Time // when the clock was looked at first
+	)
 	for {
 		some, more := p.turn()
 		if some {
-			idle = time.Time{}
+			polls = 0
 		}
 		if more {
 			continue
@@ -76,14 +82,19 @@ func (p *poller) run() {
 			return
 		}
 		if spin := p.e.cfg.Spin; spin > 0 {
+			polls++
+			if polls%idlePolls != 0 {
+				continue
+			}
 			now := time.Now()
-			if idle.IsZero() {
+			if polls == idlePolls {
 				idle = now
 			}
 			if now.Sub(idle) < spin {
 				runtime.Gosched()
 				continue
 			}
+			polls = 0
 		}
 		p.sleep()
 	}

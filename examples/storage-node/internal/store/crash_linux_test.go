@@ -55,3 +55,25 @@ func TestFileSizeLimit(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, files, 1)
 }
+
+// The index is written before anything that it does not name is removed.
+func TestNothingIsRemovedBeforeTheIndexIsWritten(t *testing.T) {
+	dir := t.TempDir()
+	s := openTest(t, dir)
+	put(t, s, "k", []byte("kept"))
+	w, err := s.Create("k", -1)
+	require.NoError(t, err)
+	require.NoError(t, w.f.Close()) // neither committed nor aborted
+	require.NoError(t, s.Close())
+
+	var said bytes.Buffer
+	cmd := command(t, "open", dir)
+	cmd.Path, cmd.Args, cmd.Stderr = "/bin/sh", []string{"sh", "-c", `ulimit -f 0 && exec "$1"`, "sh", cmd.Path}, &said
+	require.Error(t, cmd.Run())
+	require.Contains(t, said.String(), ErrNoSpace.Error())
+	require.Len(t, blobs(t, dir), 2)
+
+	s = openTest(t, dir)
+	require.Equal(t, 1, s.Swept())
+	require.Equal(t, "kept", string(get(t, s, "k")))
+}

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -27,6 +29,8 @@ func runRole(role, dir string) int {
 		err = crashWriter(dir, os.Stdout)
 	case "full-disk":
 		err = fullDisk(dir)
+	case "open":
+		_, err = Open(Config{Dir: dir})
 	default:
 		err = fmt.Errorf("unknown role %q", role)
 	}
@@ -176,6 +180,29 @@ func TestKill9(t *testing.T) {
 	if runtime.GOOS == "linux" && rounds >= 25 {
 		require.Positive(t, swept, "no kill fell into a PUT: the test shows nothing")
 	}
+}
+
+// What a crash of the machine leaves of a directory is what it had when it was last synced. Of a new store, whose parents are
+// new, too, that is everything that is needed to open it and to store an object.
+func TestNewStoreIsDurable(t *testing.T) {
+	base := t.TempDir()
+	dir := filepath.Join(base, "srv", "node", "data")
+	durable := map[string]bool{base: true}
+	s, err := Open(Config{Dir: dir, sync: func(d string) error {
+		entries, err := os.ReadDir(d)
+		for _, e := range entries {
+			durable[filepath.Join(d, e.Name())] = true
+		}
+		return err
+	}})
+	require.NoError(t, err)
+	defer s.Close()
+	put(t, s, "k", []byte("x"))
+	require.NoError(t, filepath.WalkDir(base, func(path string, _ fs.DirEntry, err error) error {
+		require.NoError(t, err)
+		require.True(t, durable[path], path)
+		return nil
+	}))
 }
 
 // fullDisk stores objects until the disk is full and checks what must hold then.

@@ -102,6 +102,33 @@ func TestDamagedRecord(t *testing.T) {
 	require.ErrorIs(t, err, ErrNotFound)
 }
 
+// A store without its index is not a new store.
+func TestLostIndex(t *testing.T) {
+	dir := t.TempDir()
+	index, aside := filepath.Join(dir, "index.db"), filepath.Join(t.TempDir(), "index.db")
+	s := openTest(t, dir)
+	put(t, s, "k", []byte("kept"))
+	require.NoError(t, s.Close())
+	require.NoError(t, os.Rename(index, aside))
+
+	for range 2 { // the second time an index of the first is there
+		_, err := Open(Config{Dir: dir})
+		require.True(t, isKind(err, ErrNoIndex), "%v", err)
+		require.Len(t, blobs(t, dir), 1)
+	}
+
+	require.NoError(t, os.Rename(aside, index))
+	s = openTest(t, dir)
+	require.Equal(t, "kept", string(get(t, s, "k")))
+	require.NoError(t, s.Close())
+
+	require.NoError(t, os.Remove(index))
+	require.NoError(t, os.Rename(filepath.Join(dir, "blobs"), filepath.Join(t.TempDir(), "blobs")))
+	s = openTest(t, dir)
+	_, err := s.Stat("k")
+	require.ErrorIs(t, err, ErrNotFound)
+}
+
 func TestSweepLeavesForeignFiles(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, openTest(t, dir).Close())

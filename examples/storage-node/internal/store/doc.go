@@ -4,7 +4,7 @@
 // An object is a blob file and a record in the index (bbolt). A blob is written under a name of its own that nothing
 // refers to, synced, and only then named by the record, in one index transaction: that transaction is the moment the
 // object comes into being, or the moment the old one is replaced. A blob that no record names is what a crash left; Open
-// removes it. A blob file that is being read stays readable through the descriptor that the reader opened, whatever
+// removes it, unless the index itself is gone. A blob file that is being read stays readable through the descriptor that the reader opened, whatever
 // becomes of the object.
 //
 // Data is divided into chunks of ChunkSize bytes, each with a CRC32C that is checked on every read. The checksums lie in
@@ -16,5 +16,5 @@
 // A Store is safe for concurrent use; a Writer and an Object are for one goroutine at a time. No goroutines are started.
 //
 // Errors are *Error, whose kind is one of ErrNotFound, ErrBadKey, ErrNoSpace, ErrDamaged, ErrUnreadable, ErrChecksum,
-// ErrSize, ErrRange, ErrInUse, ErrFormat and ErrClosed, for errors.Is.
+// ErrSize, ErrRange, ErrInUse, ErrFormat, ErrNoIndex and ErrClosed, for errors.Is.
 package store

@@ -30,6 +30,8 @@ var (
 	ErrInUse = errors.New("data directory is in use by another process")
 	// ErrFormat: the directory holds something else, or a store of another version.
 	ErrFormat = errors.New("not a store that this program understands")
+	// ErrNoIndex: the index is new, and there are blobs: it was lost, and they may be all that is left.
+	ErrNoIndex = errors.New("index.db is lost, and objects are there: bring it back, or move the directory blobs away to begin with nothing")
 	// ErrClosed: the store, the writer or the object has been closed.
 	ErrClosed = net.ErrClosed
 )

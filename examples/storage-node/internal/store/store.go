@@ -27,6 +27,8 @@ type Config struct {
 	Reserve int64
 	// Logger hears of what Open cleaned up and of blobs that could not be removed. nil: silent.
 	Logger *slog.Logger
+
+	sync func(dir string) error // makes the entries of dir durable; nil: syncDir. For tests.
 }
 
 const defaultReserve = 16 << 20
@@ -48,6 +50,7 @@ type Store struct {
 	reserve int64
 	log     *slog.Logger
 	db      *bbolt.DB
+	sync    func(dir string) error
 	closed  atomic.Bool
 	swept   int // leftovers that Open removed
 }
@@ -59,9 +62,9 @@ type Totals struct {
 }
 
 // Open opens or creates the store in cfg.Dir and removes blobs that a crash left unfinished. It takes the time of
-// listing every blob. Errors: ErrInUse where another process has it open, ErrFormat, ErrNoSpace, or the cause.
+// listing every blob. Errors: ErrInUse where another process has it open, ErrFormat, ErrNoIndex, ErrNoSpace, or the cause.
 func Open(cfg Config) (*Store, error) {
-	s := &Store{dir: cfg.Dir, reserve: cfg.Reserve, log: cfg.Logger}
+	s := &Store{dir: cfg.Dir, reserve: cfg.Reserve, log: cfg.Logger, sync: cfg.sync}
 	if s.reserve == 0 {
 		s.reserve = defaultReserve
 	}
@@ -71,13 +74,16 @@ func Open(cfg Config) (*Store, error) {
 	if cfg.Dir == "" {
 		return nil, &Error{Op: "open", Err: errors.New("no data directory given")}
 	}
+	if s.sync == nil {
+		s.sync = syncDir
+	}
+	if err := s.makeDir(filepath.Clean(s.dir)); err != nil {
+		return nil, fail("open", "", err)
+	}
 	for i := range shards {
 		if err := os.MkdirAll(s.shard(i), 0o700); err != nil {
 			return nil, fail("open", "", err)
 		}
-	}
-	if err := errors.Join(syncDir(filepath.Join(s.dir, "blobs")), syncDir(s.dir)); err != nil {
-		return nil, fail("open", "", err)
 	}
 	db, err := bbolt.Open(filepath.Join(s.dir, "index.db"), 0o600, &bbolt.Options{
 		Timeout:      time.Second,
@@ -92,31 +98,52 @@ func Open(cfg Config) (*Store, error) {
 		return nil, fail("open", "", err)
 	}
 	s.db = db
-	if err := s.prepare(); err != nil {
-		return nil, errors.Join(fail("open", "", err), db.Close())
-	}
-	if err := s.sweep(); err != nil {
-		return nil, errors.Join(fail("open", "", err), db.Close())
+	for _, step := range []func() error{s.prepare, s.syncDirs, s.sweep} {
+		if err := step(); err != nil {
+			return nil, errors.Join(fail("open", "", err), db.Close())
+		}
 	}
 	return s, nil
 }
 
-// prepare creates the buckets of a new index and checks the format of an old one.
+// makeDir makes dir, and what is missing above it, and syncs the directories that have got an entry by that.
+func (s *Store) makeDir(dir string) error {
+	if st, err := os.Stat(dir); err == nil && st.IsDir() {
+		return nil
+	}
+	parent := filepath.Dir(dir)
+	if parent != dir {
+		if err := s.makeDir(parent); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return s.sync(parent)
+}
+
+// syncDirs makes the directories of the blobs durable, and the entry of the index.
+func (s *Store) syncDirs() error {
+	return errors.Join(s.sync(filepath.Join(s.dir, "blobs")), s.sync(s.dir))
+}
+
+// prepare creates the buckets of a new index and checks the format of an old one. It commits in any case, because sweep
+// removes what the index does not name: a commit of the last run that failed may be in the system's cache alone.
 func (s *Store) prepare() error {
-	known := false
-	err := s.db.View(func(tx *bbolt.Tx) error {
+	return s.db.Update(func(tx *bbolt.Tx) error {
 		if b := tx.Bucket(bucketMeta); b != nil {
-			known = true
 			if !bytes.Equal(b.Get(metaFormat), formatValue) || tx.Bucket(bucketObjects) == nil || tx.Bucket(bucketBlobs) == nil {
 				return &Error{Op: "open", Kind: ErrFormat, Err: fmt.Errorf("format %q, want %q", b.Get(metaFormat), formatValue)}
 			}
+			return nil
 		}
-		return nil
-	})
-	if err != nil || known {
-		return err
-	}
-	return s.db.Update(func(tx *bbolt.Tx) error {
+		// A new index comes before the first blob. The blobs of one that was lost are not leftovers.
+		if err := s.eachBlob(func(path string, _ []byte) error {
+			return &Error{Op: "open", Kind: ErrNoIndex, Err: errors.New(path)}
+		}); err != nil {
+			return err
+		}
 		for _, name := range [][]byte{bucketObjects, bucketBlobs} {
 			if _, err := tx.CreateBucket(name); err != nil {
 				return err
@@ -131,14 +158,21 @@ func (s *Store) prepare() error {
 }
 
 // sweep removes every blob file that no object owns: PUTs that a crash cut short, and replaced or removed blobs that
-// could not be unlinked at the time. Files with other names are left alone.
+// could not be unlinked at the time.
 func (s *Store) sweep() error {
 	return s.db.View(func(tx *bbolt.Tx) error {
 		blobs := tx.Bucket(bucketBlobs)
-		for i := range shards {
-			if err := s.sweepDir(s.shard(i), blobs); err != nil {
+		if err := s.eachBlob(func(path string, id []byte) error {
+			if blobs.Get(id) != nil {
+				return nil
+			}
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
+			s.swept++
+			return nil
+		}); err != nil {
+			return err
 		}
 		if s.swept > 0 {
 			s.log.Info("removed unfinished blobs", "count", s.swept)
@@ -147,7 +181,17 @@ func (s *Store) sweep() error {
 	})
 }
 
-func (s *Store) sweepDir(dir string, blobs *bbolt.Bucket) error {
+// eachBlob calls f for every blob file until it returns an error. Files with other names are left alone.
+func (s *Store) eachBlob(f func(path string, id []byte) error) error {
+	for i := range shards {
+		if err := s.eachBlobIn(s.shard(i), f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) eachBlobIn(dir string, f func(path string, id []byte) error) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err
@@ -162,18 +206,15 @@ func (s *Store) sweepDir(dir string, blobs *bbolt.Bucket) error {
 			return err
 		}
 		for _, name := range names {
+			path := filepath.Join(dir, name)
 			id, err := hex.DecodeString(name)
 			if err != nil || len(id) != len(blobID{}) {
-				s.log.Warn("unknown file among the blobs", "file", filepath.Join(dir, name))
+				s.log.Warn("unknown file among the blobs", "file", path)
 				continue
 			}
-			if blobs.Get(id) != nil {
-				continue
-			}
-			if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := f(path, id); err != nil {
 				return err
 			}
-			s.swept++
 		}
 	}
 }

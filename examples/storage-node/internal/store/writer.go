@@ -180,7 +180,7 @@ func (w *Writer) commit() (record, error) {
 	if err := w.f.Sync(); err != nil {
 		return record{}, w.broken(nil, err)
 	}
-	if err := syncDir(filepath.Dir(w.s.blobPath(w.id))); err != nil {
+	if err := w.s.sync(filepath.Dir(w.s.blobPath(w.id))); err != nil {
 		return record{}, w.broken(nil, err)
 	}
 	r := record{size: w.size, modified: time.Now().UnixNano(), id: w.id}

@@ -26,6 +26,9 @@ const pingSize = 64
 // spin has a poller never sleep.
 const spin = time.Minute
 
+// depth is how many requests perftest has under way.
+const depth = 128
+
 // Kinds of streams, which are kinds of children too.
 const (
 	eager = "stream"
@@ -136,6 +139,7 @@ func serve(o *options, kind string) error {
 	count := new(counter)
 	switch kind {
 	case eager, fetched:
+		cfg = streaming
 		cfg.OnMessage = count.message
 		cfg.OnFault = func(*conn.Conn, error) { fmt.Println(count.rate()) }
 	case "poll", "event":
@@ -157,6 +161,9 @@ func serve(o *options, kind string) error {
 	_, err = io.Copy(io.Discard, os.Stdin)
 	return errors.Join(err, n.close())
 }
+
+// streaming is the configuration of both ends of a stream.
+var streaming = conn.Config{Credits: depth, SendDepth: depth}
 
 // counter measures what arrives, from the end of the first message on. It belongs to one connection, so to one poller.
 type counter struct {
@@ -207,7 +214,7 @@ func dial(o *options, kind string, cfg conn.Config) (*child, *node, *conn.Conn, 
 
 // stream sends count payloads and returns bytes per second as the receiver saw them.
 func stream(o *options, kind string, size, count int) (rate float64, err error) {
-	peer, n, c, err := dial(o, kind, conn.Config{})
+	peer, n, c, err := dial(o, kind, streaming)
 	if err != nil {
 		return 0, err
 	}

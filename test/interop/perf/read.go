@@ -15,8 +15,8 @@ import (
 	"github.com/argonaut-rdma/argonaut/verbs"
 )
 
-// readDepth is how many READs are under way at a time; the device may have fewer.
-const readDepth = 16
+// readDepth is how many READs are under way at a time, as perftest has them; the device may have fewer.
+const readDepth = depth
 
 // newReader makes everything but the connection.
 func newReader(dev *verbs.Device, size int) (*bare.End, error) {
@@ -104,7 +104,7 @@ func read(o *options, size, count int) (rate float64, err error) {
 	return float64(size*count) / time.Since(begin).Seconds(), err
 }
 
-// readAll keeps readDepth READs under way. It sleeps when none has completed.
+// readAll keeps readDepth READs under way. It polls all the time, as perftest does.
 func readAll(ctx context.Context, r *bare.End, wr verbs.SendWR, count int) error {
 	wcs := make([]verbs.WC, readDepth)
 	for posted, done := 0, 0; done < count; {
@@ -113,8 +113,8 @@ func readAll(ctx context.Context, r *bare.End, wr verbs.SendWR, count int) error
 				return err
 			}
 		}
-		n, err := r.Poll(ctx, wcs)
-		if err != nil {
+		n, err := r.CQ.Poll(wcs)
+		if err = errors.Join(err, ctx.Err()); err != nil {
 			return err
 		}
 		for i := range wcs[:n] {

@@ -14,7 +14,7 @@ import (
 
 // Put stores what r has under key. size is how many bytes that will be, or -1 where it is not known; another number is an
 // error. When Put returns nil the object is on the node's disk; after an error the node has what it had before, unless the
-// error came instead of the answer to the very last step. progress, which may be nil, is called with the number of bytes
+// error came instead of the answer to the very last step, or is wire.StatusInternal: then it has the one or the other. progress, which may be nil, is called with the number of bytes
 // that the node has taken so far.
 func (c *Client) Put(ctx context.Context, key string, r io.Reader, size int64, progress func(int64)) (wire.Info, error) {
 	if err := checkKey("put", key); err != nil {

@@ -15,10 +15,12 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/bbolt"
 )
 
 // runRole is what the test binary does as a subprocess.
@@ -203,6 +205,86 @@ func TestNewStoreIsDurable(t *testing.T) {
 		require.True(t, durable[path], path)
 		return nil
 	}))
+}
+
+// A commit of the index that fails when its last page has been written may or may not be on the disk. Both blobs stay, what is
+// read meanwhile is one or the other, and what the disk has decides at the next Open.
+func TestIndexInDoubt(t *testing.T) {
+	for name, change := range map[string]func(*Store) error{
+		"put": func(s *Store) error {
+			w, err := s.Create("k", 3)
+			require.NoError(t, err)
+			require.NoError(t, w.Append([][]byte{[]byte("new")}, nil))
+			_, err = w.Commit()
+			require.NoError(t, w.Abort())
+			return err
+		},
+		"remove": func(s *Store) error { return s.Remove("k") },
+	} {
+		for _, written := range []bool{true, false} { // whether the disk has it
+			t.Run(fmt.Sprintf("%s, written %v", name, written), func(t *testing.T) {
+				dir := t.TempDir()
+				s := openTest(t, dir)
+				put(t, s, "k", []byte("old"))
+				index := filepath.Join(dir, "index.db")
+				before, err := os.ReadFile(index)
+				require.NoError(t, err)
+				s.update = func(f func(*bbolt.Tx) error) error { return errors.Join(s.db.Update(f), syscall.EIO) }
+
+				err = change(s)
+				require.True(t, isKind(err, ErrIndex), "%v", err)
+				require.ErrorIs(t, err, syscall.EIO)
+				check := func(changed bool) {
+					t.Helper()
+					switch {
+					case !changed:
+						require.Equal(t, "old", string(get(t, s, "k")))
+					case name == "put":
+						require.Equal(t, "new", string(get(t, s, "k")))
+					default:
+						_, err := s.Open("k")
+						require.ErrorIs(t, err, ErrNotFound)
+					}
+				}
+				check(true)
+				s.update = s.db.Update
+				_, err = s.Create("other", 0)
+				require.True(t, isKind(err, ErrIndex), "%v", err)
+				require.True(t, isKind(s.Remove("k"), ErrIndex))
+				require.NoError(t, s.Close())
+
+				if !written {
+					require.NoError(t, os.WriteFile(index, before, 0o600))
+				}
+				s = openTest(t, dir)
+				check(written)
+				objects, err := s.Totals()
+				require.NoError(t, err)
+				require.Len(t, blobs(t, dir), int(objects.Objects))
+				put(t, s, "k", []byte("again"))
+			})
+		}
+	}
+}
+
+// A commit that fails before that has changed nothing, and the next may succeed.
+func TestIndexNotWritten(t *testing.T) {
+	dir := t.TempDir()
+	s := openTest(t, dir)
+	put(t, s, "k", []byte("old"))
+	s.update = func(f func(*bbolt.Tx) error) error {
+		return s.db.Update(func(tx *bbolt.Tx) error { return errors.Join(f(tx), syscall.ENOSPC) })
+	}
+	w, err := s.Create("k", 0)
+	require.NoError(t, err)
+	_, err = w.Commit()
+	require.True(t, isKind(err, ErrNoSpace), "%v", err)
+	require.True(t, isKind(s.Remove("k"), ErrNoSpace))
+	require.Equal(t, "old", string(get(t, s, "k")))
+	require.Len(t, blobs(t, dir), 1)
+	s.update = s.db.Update
+	put(t, s, "k", []byte("new"))
+	require.Equal(t, "new", string(get(t, s, "k")))
 }
 
 // fullDisk stores objects until the disk is full and checks what must hold then.

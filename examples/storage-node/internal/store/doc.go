@@ -16,5 +16,5 @@
 // A Store is safe for concurrent use; a Writer and an Object are for one goroutine at a time. No goroutines are started.
 //
 // Errors are *Error, whose kind is one of ErrNotFound, ErrBadKey, ErrNoSpace, ErrDamaged, ErrUnreadable, ErrChecksum,
-// ErrSize, ErrRange, ErrInUse, ErrFormat, ErrNoIndex and ErrClosed, for errors.Is.
+// ErrSize, ErrRange, ErrInUse, ErrFormat, ErrNoIndex, ErrIndex and ErrClosed, for errors.Is.
 package store

@@ -32,6 +32,9 @@ var (
 	ErrFormat = errors.New("not a store that this program understands")
 	// ErrNoIndex: the index is new, and there are blobs: it was lost, and they may be all that is left.
 	ErrNoIndex = errors.New("index.db is lost, and objects are there: bring it back, or move the directory blobs away to begin with nothing")
+	// ErrIndex: the index could not be written. Whether the object of this change is the old one or the new one is known at the
+	// next Open; until then either is read, whole, and there are no other changes.
+	ErrIndex = errors.New("the index could not be written: start the node again to see whether the object has changed")
 	// ErrClosed: the store, the writer or the object has been closed.
 	ErrClosed = net.ErrClosed
 )

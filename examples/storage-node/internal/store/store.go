@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -53,6 +54,10 @@ type Store struct {
 	sync    func(dir string) error
 	closed  atomic.Bool
 	swept   int // leftovers that Open removed
+
+	update  func(func(*bbolt.Tx) error) error // db.Update, but for tests
+	writing sync.Mutex                        // held while the index changes
+	failed  atomic.Bool                       // the index takes no more changes; set while writing is held
 }
 
 // Totals is what the store holds.
@@ -97,7 +102,7 @@ func Open(cfg Config) (*Store, error) {
 	case err != nil:
 		return nil, fail("open", "", err)
 	}
-	s.db = db
+	s.db, s.update = db, db.Update
 	for _, step := range []func() error{s.prepare, s.syncDirs, s.sweep} {
 		if err := step(); err != nil {
 			return nil, errors.Join(fail("open", "", err), db.Close())
@@ -321,45 +326,9 @@ func readTotals(tx *bbolt.Tx) Totals {
 // replace makes r the record of key in one transaction, or removes the record where r is nil, and then unlinks the blob
 // that it owned before.
 func (s *Store) replace(op, key string, r *record) error {
-	var old *record
-	err := s.db.Update(func(tx *bbolt.Tx) error {
-		objects, blobs := tx.Bucket(bucketObjects), tx.Bucket(bucketBlobs)
-		t := readTotals(tx)
-		if v := objects.Get([]byte(key)); v != nil {
-			o, err := decodeRecord(v)
-			t.Objects--
-			if err == nil {
-				old = &o
-				t.Bytes -= o.size
-				err = blobs.Delete(o.id[:])
-			} else {
-				err = disown(blobs, key) // the record can not say which blob it was
-			}
-			if err != nil {
-				return err
-			}
-		} else if r == nil {
-			return &Error{Op: op, Key: key, Kind: ErrNotFound}
-		}
-		if r == nil {
-			if err := objects.Delete([]byte(key)); err != nil {
-				return err
-			}
-		} else {
-			if err := objects.Put([]byte(key), r.encode()); err != nil {
-				return err
-			}
-			if err := blobs.Put(r.id[:], []byte(key)); err != nil {
-				return err
-			}
-			t.Objects++
-			t.Bytes += r.size
-		}
-		v := binary.BigEndian.AppendUint64(nil, uint64(t.Objects))
-		return tx.Bucket(bucketMeta).Put(metaTotals, binary.BigEndian.AppendUint64(v, uint64(t.Bytes)))
-	})
+	old, err := s.change(op, key, r)
 	if err != nil {
-		return s.wrap(op, key, err)
+		return err
 	}
 	if old != nil {
 		// Readers keep what they have open. What can not be unlinked now goes at the next Open.
@@ -368,6 +337,82 @@ func (s *Store) replace(op, key string, r *record) error {
 		}
 	}
 	return nil
+}
+
+// change is the transaction of replace; it returns the record that was there. A commit that fails after it has written its
+// meta page, in syncing it, is seen by whoever reads the index, but may not be on the disk: that is ErrIndex, and the end of
+// changes, because the next would write over pages that the index on the disk may still need.
+func (s *Store) change(op, key string, r *record) (old *record, err error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	if s.failed.Load() {
+		return nil, &Error{Op: op, Key: key, Kind: ErrIndex}
+	}
+	committing := false
+	err = s.update(func(tx *bbolt.Tx) error {
+		old, err = setRecord(tx, op, key, r)
+		committing = err == nil
+		return err
+	})
+	if err != nil && committing && s.shows(key, r) {
+		s.failed.Store(true)
+		return nil, &Error{Op: op, Key: key, Kind: ErrIndex, Err: err}
+	}
+	return old, s.wrap(op, key, err)
+}
+
+// shows tells whether a reader of the index finds r as the record of key, or none where r is nil. Where the index can not be
+// read, that is taken to be so.
+func (s *Store) shows(key string, r *record) bool {
+	same := true
+	_ = s.db.View(func(tx *bbolt.Tx) error {
+		v := tx.Bucket(bucketObjects).Get([]byte(key))
+		same = v == nil
+		if r != nil {
+			same = bytes.Equal(v, r.encode())
+		}
+		return nil
+	})
+	return same
+}
+
+// setRecord makes r the record of key, or removes the record where r is nil, and returns the one that was there, if it was
+// sound.
+func setRecord(tx *bbolt.Tx, op, key string, r *record) (old *record, err error) {
+	objects, blobs := tx.Bucket(bucketObjects), tx.Bucket(bucketBlobs)
+	t := readTotals(tx)
+	if v := objects.Get([]byte(key)); v != nil {
+		o, err := decodeRecord(v)
+		t.Objects--
+		if err == nil {
+			old = &o
+			t.Bytes -= o.size
+			err = blobs.Delete(o.id[:])
+		} else {
+			err = disown(blobs, key) // the record can not say which blob it was
+		}
+		if err != nil {
+			return nil, err
+		}
+	} else if r == nil {
+		return nil, &Error{Op: op, Key: key, Kind: ErrNotFound}
+	}
+	if r == nil {
+		if err := objects.Delete([]byte(key)); err != nil {
+			return nil, err
+		}
+	} else {
+		if err := objects.Put([]byte(key), r.encode()); err != nil {
+			return nil, err
+		}
+		if err := blobs.Put(r.id[:], []byte(key)); err != nil {
+			return nil, err
+		}
+		t.Objects++
+		t.Bytes += r.size
+	}
+	v := binary.BigEndian.AppendUint64(nil, uint64(t.Objects))
+	return old, tx.Bucket(bucketMeta).Put(metaTotals, binary.BigEndian.AppendUint64(v, uint64(t.Bytes)))
 }
 
 // disown removes every entry of blobs that belongs to key; the files go at the next Open.
@@ -384,7 +429,7 @@ func disown(blobs *bbolt.Bucket, key string) error {
 }
 
 // Remove deletes the object key; readers that have it open keep it. Errors: ErrNotFound, ErrBadKey, ErrNoSpace,
-// ErrClosed.
+// ErrClosed: the object is still there; ErrIndex: the next Open tells.
 func (s *Store) Remove(key string) error {
 	if err := CheckKey(key); err != nil {
 		return err

@@ -25,13 +25,16 @@ type Writer struct {
 
 // Create begins a PUT of size bytes, or of as many as will come where size is -1. The space is reserved where the file
 // system can do that, so that a full disk shows before the data is sent. Every Writer ends with Commit or Abort.
-// Errors: ErrBadKey, ErrNoSpace, ErrClosed.
+// Errors: ErrBadKey, ErrNoSpace, ErrClosed, ErrIndex.
 func (s *Store) Create(key string, size int64) (*Writer, error) {
 	if err := CheckKey(key); err != nil {
 		return nil, err
 	}
 	if s.closed.Load() {
 		return nil, &Error{Op: "put", Key: key, Kind: ErrClosed}
+	}
+	if s.failed.Load() {
+		return nil, &Error{Op: "put", Key: key, Kind: ErrIndex}
 	}
 	if size < -1 {
 		return nil, &Error{Op: "put", Key: key, Kind: ErrSize, Err: fmt.Errorf("size %d", size)}
@@ -154,7 +157,8 @@ func (w *Writer) broken(kind, err error) error {
 
 // Commit makes the object durable and visible, replacing the one that had its key. When it returns nil the object
 // survives a crash of the process or of the machine. On an error (ErrSize where fewer bytes came than announced,
-// ErrNoSpace, ErrClosed) everything is as if the Writer had been aborted.
+// ErrNoSpace, ErrClosed) everything is as if the Writer had been aborted, but for ErrIndex: then both blobs stay until the
+// next Open.
 func (w *Writer) Commit() (Info, error) {
 	r, err := w.commit()
 	if err != nil {
@@ -184,13 +188,18 @@ func (w *Writer) commit() (record, error) {
 		return record{}, w.broken(nil, err)
 	}
 	r := record{size: w.size, modified: time.Now().UnixNano(), id: w.id}
-	if err := w.s.replace("put", w.key, &r); err != nil {
+	err := w.s.replace("put", w.key, &r)
+	if err != nil && !errors.Is(err, ErrIndex) {
 		return record{}, w.broken(nil, err)
 	}
+	// The record names the blob, or may: there is nothing to abort any more.
 	f := w.f
 	w.f = nil
 	if err := f.Close(); err != nil {
-		w.s.log.Warn("closing a blob", "blob", w.id, "err", err) // it is synced and recorded: nothing is lost
+		w.s.log.Warn("closing a blob", "blob", w.id, "err", err) // it is synced: nothing is lost
+	}
+	if err != nil {
+		return record{}, w.broken(nil, err)
 	}
 	return r, nil
 }

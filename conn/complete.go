@@ -15,7 +15,7 @@ func (p *poller) completed(l *lane, wc *verbs.WC) {
 		if c == nil || wc.Status != verbs.StatusSuccess {
 			l.drop(b, c)
 		} else {
-			c.received(b, int(wc.ByteLen))
+			c.received(b, wc)
 		}
 	}
 	if c == nil {
@@ -28,7 +28,7 @@ func (p *poller) completed(l *lane, wc *verbs.WC) {
 		if wc.Status != verbs.StatusSuccess {
 			b.Release()
 		} else {
-			c.received(b, int(wc.ByteLen))
+			c.received(b, wc)
 		}
 	}
 	if wc.Status != verbs.StatusSuccess {

@@ -3,6 +3,7 @@ package conn
 import (
 	"github.com/argonaut-rdma/argonaut/buffer"
 	"github.com/argonaut-rdma/argonaut/conn/internal/wire"
+	"github.com/argonaut-rdma/argonaut/verbs"
 )
 
 // rxState is the receiving side of a connection. It belongs to the poller.
@@ -120,25 +121,19 @@ func (e *entryQueue) pop() {
 }
 
 // received handles a receive that completed. It takes b.
-func (c *Conn) received(b buffer.RDMABuffer, n int) {
+func (c *Conn) received(b buffer.RDMABuffer, wc *verbs.WC) {
 	if c.rx.dead {
 		c.l.drop(b, c)
 		return
 	}
 	c.stats.packetsReceived.Add(1)
-	h, err := wire.ParsePacket(b.Bytes()[:n])
-	switch {
-	case err != nil:
-	case h.Epoch != c.epoch:
-		err = c.protocol("a packet of epoch 0x%x, this is 0x%x", h.Epoch, c.epoch)
-	case int(c.used.Add(1)) > c.e.cfg.Credits:
-		err = c.protocol("more packets than it has credits for")
-	}
+	h, err := c.header(b, wc)
 	if err != nil {
 		c.l.drop(b, c)
 		c.fail(c.fault(FaultPeer, err))
 		return
 	}
+	n := int(wc.ByteLen)
 	if why, ok := wire.IsClose(b.Bytes()[wire.PacketLen:n]); ok { // before what is parked, too
 		c.l.drop(b, c)
 		c.fail(closedBy(why))
@@ -159,6 +154,23 @@ func (c *Conn) received(b buffer.RDMABuffer, n int) {
 	if c.rx.gate == gateOpen {
 		c.parse()
 	}
+}
+
+// header is that of the packet that has come into b, which may be none: a write
+// with immediate data takes a receive, too, and its length is that of the write.
+func (c *Conn) header(b buffer.RDMABuffer, wc *verbs.WC) (wire.Packet, error) {
+	if wc.Opcode == verbs.OpRecvWriteImm || int64(wc.ByteLen) > int64(b.Len()) {
+		return wire.Packet{}, c.protocol("%v of %d bytes", wc.Opcode, wc.ByteLen)
+	}
+	h, err := wire.ParsePacket(b.Bytes()[:wc.ByteLen])
+	switch {
+	case err != nil:
+	case h.Epoch != c.epoch:
+		err = c.protocol("a packet of epoch 0x%x, this is 0x%x", h.Epoch, c.epoch)
+	case int(c.used.Add(1)) > c.e.cfg.Credits:
+		err = c.protocol("more packets than it has credits for")
+	}
+	return h, err
 }
 
 // notices handles the DONE records of a packet that is about to be parked, and

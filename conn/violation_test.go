@@ -115,3 +115,36 @@ func TestViolationAfterGoodbye(t *testing.T) {
 	require.ErrorIs(t, f.err, ErrViolation)
 	require.NoError(t, get(t, over))
 }
+
+// TestWriteWithImmediate: a write with immediate data takes a receive of ours as a
+// packet does, though it puts nothing into it, and may be longer than it.
+func TestWriteWithImmediate(t *testing.T) {
+	for _, cfg := range []Config{{}, {noSRQ: true}} {
+		n := newNode(t, nodeConfig{Config: cfg})
+		needKeys(t, n.dev)
+		r := newRawPeer(t)
+		_, err := r.connect(n.listen(), rawHello(nil))
+		require.NoError(t, err)
+		env.Need(t, r.qp.Features().Imm, "it has no immediate data")
+		c := get(t, n.accepted)
+		r.send(rawPacket(wire.Packet{Epoch: rawEpoch}, wire.Record{Type: wire.Msg, Head: 2}, "hi"))
+		n.expect(c, "hi", nil)
+		size := n.cfg.RecvSize + 1
+		l, _ := n.list(size)
+		defer l.Release()
+		gs, err := c.Grant(t.Context(), l, true)
+		require.NoError(t, err)
+		_, err = r.qp.PostSend([]verbs.SendWR{{
+			WRID: 1 << 33, Opcode: verbs.OpWriteWithImm, Flags: verbs.SendSignaled, RemoteAddr: gs[0].Addr, RKey: gs[0].RKey,
+			SGEs: []verbs.SGE{{MR: r.mr, Offset: uint64(len(r.mem) - size), Length: uint32(size)}},
+		}})
+		require.NoError(t, err)
+		f := get(t, n.faults)
+		require.Same(t, c, f.c)
+		require.ErrorIs(t, f.err, ErrProtocol)
+		var fe *FaultError
+		require.ErrorAs(t, f.err, &fe)
+		require.Equal(t, FaultPeer, fe.Kind)
+		get(t, c.Done())
+	}
+}

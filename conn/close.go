@@ -171,7 +171,10 @@ func (c *Conn) reap(graceful bool) {
 	}
 	c.withdraw(false)
 	c.drain()
-	c.l.hide(c)
+	// The poller does it: one that always has something to do, or spins for long,
+	// lets nobody take its turn.
+	c.kick(mailHide)
+	<-c.hidden
 	for {
 		orphans, err := c.qp.Close()
 		c.e.stats.orphans.Add(uint64(len(orphans)))

@@ -53,6 +53,7 @@ type Conn struct {
 	progress    chan struct{}         // capacity 1: completions have come since it ended
 	cancel      context.CancelFunc    // ends the handshake
 	setUp       chan struct{}         // closed when the handshake is over
+	hidden      chan struct{}         // closed when completions of the QP do not find it any more
 	cause       atomic.Pointer[error] // what the device has told of its end, see because
 	mail        atomic.Uint32         // mailBits for the poller
 	owed        atomic.Int32          // receives posted since the last packet, in place of data

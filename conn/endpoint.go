@@ -239,7 +239,7 @@ func (e *Endpoint) join(remote string, dialer bool, cancel context.CancelFunc) (
 		id: lastID.Add(1), e: e, l: l, p: l.p, rq: l.rq, remote: netAddr(remote), dialer: dialer, greet: dialer,
 		maxSGE: max(min(e.caps.MaxSGE, maxSendSGE), 2),
 		done:   make(chan struct{}), cut: make(chan struct{}),
-		setUp: make(chan struct{}), cancel: cancel, progress: make(chan struct{}, 1),
+		setUp: make(chan struct{}), hidden: make(chan struct{}), cancel: cancel, progress: make(chan struct{}, 1),
 	}
 	c.life, c.die = context.WithCancel(context.Background())
 	c.ops.sges = make([]verbs.SGE, 0, max(c.maxSGE, e.readSGE))

@@ -131,12 +131,10 @@ func (l *lane) enlarge(c *Conn, n int) int {
 	return n
 }
 
-// hide makes completions of c's QP find nothing from here on. It waits for the
-// end of the poller's batch: the device may give the number to another QP once
-// this one is destroyed.
+// hide makes completions of c's QP find nothing from here on: the device may give
+// the number to another QP once this one is destroyed. It runs on the poller, so
+// that no batch is being handled.
 func (l *lane) hide(c *Conn) {
-	l.p.turning.Lock()
-	defer l.p.turning.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conns[c.qp.QPN()] == c {

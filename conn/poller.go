@@ -30,6 +30,7 @@ const (
 	mailSupply                     // memory has come
 	mailGone                       // the QP is in ERR
 	mailFail                       // err is set
+	mailHide                       // completions are not to find it any more
 	mailReaped                     // the QP is destroyed
 	mailPromote                    // the peer is to have all credits
 )
@@ -229,6 +230,10 @@ func (p *poller) mailFor(c *Conn, bits uint32) {
 	}
 	if c.Err() != nil && c.isSetUp() {
 		c.faultOnce()
+	}
+	if bits&mailHide != 0 {
+		c.l.hide(c)
+		close(c.hidden)
 	}
 	if bits&mailReaped != 0 {
 		c.buried()

@@ -100,6 +100,24 @@ func TestShutdownBothEnds(t *testing.T) {
 	}
 }
 
+// TestCloseWhileSpinning: a poller that never sleeps lets its connections end, and
+// the others of it go on.
+func TestCloseWhileSpinning(t *testing.T) {
+	cfg := nodeConfig{Config: Config{Spin: time.Hour, Pollers: 1}}
+	p := newPair(t, cfg, cfg)
+	other, err := p.a.Dial(t.Context(), p.b.Addr().String())
+	require.NoError(t, err)
+	peer := get(t, p.b.accepted)
+	p.ab.Close()
+	get(t, p.ab.Done())
+	get(t, p.ba.Done())
+	p.b.expect(peer, "on", p.a.send(other, "on", 100))
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
+	defer cancel()
+	require.NoError(t, other.Shutdown(ctx))
+	get(t, peer.Done())
+}
+
 // TestShutdownSilentPeer: a peer that never answers delays it no longer than the
 // context.
 func TestShutdownSilentPeer(t *testing.T) {

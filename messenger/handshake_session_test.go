@@ -37,10 +37,10 @@ func (x *scriptSession) resumed(msg uint64) error        { return protocolError(
 
 func (x *scriptSession) retryGlobal(gs uint64) error {
 	x.gs = gs + 1
-	return protocolError(x.s.RetryGlobal(gs))
+	return protocolError(x.s.RetryGlobal(gs, 1<<62))
 }
 
-func (x *scriptSession) opened(_ *hsResult, cookie, gs uint64, lossy bool) error {
+func (x *scriptSession) opened(cookie, gs uint64, lossy bool) error {
 	x.s.ServerIdent(cookie, gs, lossy)
 	return nil
 }

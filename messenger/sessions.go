@@ -31,8 +31,13 @@ func (l *link) attempting(f func(c *Connection) error) error {
 	return f(c)
 }
 
+// begin looks at who the peer is, as it has authenticated: nobody but whom the
+// session is with is asked for it, or obeyed when it answers.
 func (l *link) begin() (o session.Opening, err error) {
 	return o, l.attempting(func(c *Connection) error {
+		if peer := l.hs.authResult.Peer; c.verified.differs(peer) {
+			return fmt.Errorf("%w: peer is %v, the session is with %v", ErrAuth, peer, c.verified)
+		}
 		o = c.session.Begin(l.globalSeq, l.m.cookie())
 		return nil
 	})
@@ -46,10 +51,10 @@ func (l *link) retry(connectSeq uint64) error {
 func (l *link) retryGlobal(globalSeq uint64) error {
 	l.m.n.retriesGlobal.Add(1)
 	return l.attempting(func(c *Connection) error {
-		if err := c.session.RetryGlobal(globalSeq); err != nil {
+		if err := c.session.RetryGlobal(globalSeq, l.m.globalSeq.Load()); err != nil {
 			return protocolError(err)
 		}
-		l.globalSeq = l.m.nextGlobalSeq(globalSeq)
+		l.globalSeq = l.m.globalSeq.Add(1)
 		return nil
 	})
 }
@@ -62,12 +67,9 @@ func (l *link) lostRace() error {
 	})
 }
 
-func (l *link) opened(r *hsResult, cookie, globalSeq uint64, lossy bool) error {
+func (l *link) opened(cookie, globalSeq uint64, lossy bool) error {
 	var orphans []*call
 	err := l.attempting(func(c *Connection) error {
-		if c.verified.differs(r.verified) {
-			return fmt.Errorf("%w: peer is %v, it was %v", ErrAuth, r.verified, c.verified)
-		}
 		c.session.ServerIdent(cookie, globalSeq, lossy)
 		orphans = c.renewed()
 		return nil
@@ -80,11 +82,7 @@ func (l *link) resumed(msgSeq uint64) error {
 	var batch [ackBatch]*Message
 	var n int
 	c := l.owner.Load()
-	verified := l.hs.result.verified
 	err := l.attempting(func(c *Connection) error {
-		if c.verified.differs(verified) {
-			return fmt.Errorf("%w: peer is %v, the session is with %v", ErrAuth, verified, c.verified)
-		}
 		if err := c.session.ReconnectOK(msgSeq); err != nil {
 			return protocolError(err)
 		}
@@ -196,7 +194,7 @@ func (l *link) answer(in session.Incoming, r *hsResult) (a session.Answer, t tak
 		return a, t, nil
 	}
 	// Larger than that of an attempt of ours that lost the race: it may come later.
-	t.globalSeq = m.nextGlobalSeq(0)
+	t.globalSeq = m.globalSeq.Add(1)
 	l.owner.Store(c)
 	if err := l.failure(); err != nil {
 		c.lost(l, err) // it ended before it was known whose it is
@@ -397,17 +395,6 @@ func (m *Messenger) unregister(c *Connection) {
 		}
 	}
 	c.keys = nil
-}
-
-// nextGlobalSeq numbers an attempt to connect; it is larger than after.
-func (m *Messenger) nextGlobalSeq(after uint64) uint64 {
-	for {
-		old := m.globalSeq.Load()
-		n := max(old, after) + 1
-		if m.globalSeq.CompareAndSwap(old, n) {
-			return n
-		}
-	}
 }
 
 // seenAs replaces an unspecified IP address by the one that the transport sees.

@@ -66,63 +66,106 @@ func TestSessionTheft(t *testing.T) {
 	require.Zero(t, c.Stats().Reconnects+c.Stats().RemoteResets)
 }
 
-// Nor does whoever is found at the address of a server and agrees to go on with the
-// session, having authenticated as itself: what was kept is not sent to it.
+// Nor does whoever is found at the address of a server, having authenticated as
+// itself, whether it agrees to go on with the session or says that there is none: it
+// is not even asked. What was kept goes to the server, and once.
 func TestSessionTheftByAServer(t *testing.T) {
+	for name, what := range map[string]struct {
+		there  bool
+		policy Policy
+	}{
+		"resumes":     {true, StatefulServer()},
+		"resets":      {false, Policy{Server: true, Standby: true}},
+		"resets full": {false, StatefulServer()},
+	} {
+		t.Run(name, func(t *testing.T) { sessionTheftByAServer(t, what.there, what.policy) })
+	}
+}
+
+// sessionTheftByAServer has a thief with that policy, which has the session if there is
+// one there.
+func sessionTheftByAServer(t *testing.T, there bool, policy Policy) {
 	cfg := secured(Config{Name: EntityName{OSD, 0}})
 	server := newMessenger(t, cfg)
 	server.SetPolicy(Client, StatefulServer())
-	server.AddDispatcher(&handler{dispatch: echo})
+	got := make(chan uint16, 8)
+	server.AddDispatcher(&handler{dispatch: func(ctx context.Context, m *Message) bool {
+		got <- m.Type
+		return echo(ctx, m)
+	}})
 	require.NoError(t, server.Bind(soon(t), anyAddr(SchemeTCP)))
 	thief, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { _ = thief.Close() }()
-	var stolen atomic.Bool
+	var stolen, deaf atomic.Bool
 	ccfg := secured(Config{Name: EntityName{Client, 7}})
 	ccfg.DialStream = func(ctx context.Context, hostport string) (net.Conn, error) {
 		if stolen.Load() {
 			hostport = thief.Addr().String()
 		}
 		var d net.Dialer
-		return d.DialContext(ctx, "tcp", hostport)
+		nc, err := d.DialContext(ctx, "tcp", hostport)
+		return deafConn{nc, &deaf}, err
 	}
 	owner := newMessenger(t, ccfg)
 	owner.SetPolicy(OSD, LosslessClient())
 	c, err := owner.ConnectTo(OSD, server.Addrs())
 	require.NoError(t, err)
-	call := func() {
-		r, err := c.Call(soon(t), NewMessage(1))
+	call := func(kind uint16) {
+		r, err := c.Call(soon(t), NewMessage(kind))
 		require.NoError(t, err)
 		r.Release()
+		require.Equal(t, kind, <-got)
 	}
-	call()
+	call(1)
 	c.mu.Lock()
-	s, l := c.session, c.link
+	s := c.session
 	c.mu.Unlock()
 
 	stolen.Store(true)
-	l.fail("test", errInjected)
+	deaf.Store(true)
+	ended := make(chan error, 1)
+	go func() { // ends with the call
+		r, err := c.Call(soon(t), NewMessage(2))
+		if err == nil {
+			r.Release()
+		}
+		ended <- err
+	}()
+	require.EqualValues(t, 2, <-got, "it is received; its acknowledgement and the answer are not")
 	nc, err := thief.Accept()
 	require.NoError(t, err)
 	defer nc.Close()
+	deaf.Store(false)
 	require.NoError(t, nc.SetDeadline(time.Now().Add(patience)))
-	p := scriptParams([]string{"server", "own", "lossless", "state=standby"})
+	p := scriptParams([]string{"server", "own", "lossless"})
 	p.auth, p.modes, p.acceptable = cfg.Auth, cfg.Modes, nil
-	p.name = EntityName{OSD, 8}
-	claim := &scriptSession{there: true}
-	claim.s = session.Session{Policy: StatefulServer().rules(), State: session.Standby, Dialable: true,
-		ClientCookie: s.ClientCookie, ServerCookie: s.ServerCookie, OutSeq: s.InSeq, InSeq: s.OutSeq}
-	p.session = claim
-	require.NoError(t, converse(nc, newHandshake(p)), "it believes that it has the session")
+	p.name, p.policy = EntityName{OSD, 8}, func(EntityType) Policy { return policy }
+	p.session = &scriptSession{there: there, s: session.Session{Policy: policy.rules(), State: session.Standby, Dialable: true,
+		ClientCookie: s.ClientCookie, ServerCookie: s.ServerCookie, OutSeq: s.InSeq, InSeq: s.OutSeq}}
+	require.Error(t, converse(nc, newHandshake(p)), "it is asked for nothing")
 	require.Eventually(t, func() bool { return owner.Stats().AuthFailures > 0 }, patience, time.Millisecond)
-	require.Zero(t, c.Stats().Reconnects)
-	_, err = nc.Read(make([]byte, 1))
-	require.Error(t, err, "nothing is said to it")
+	require.Zero(t, c.Stats().Reconnects+c.Stats().RemoteResets)
 
 	stolen.Store(false)
 	require.NoError(t, thief.Close()) // attempts that nobody has accepted end
-	call()
+	require.NoError(t, <-ended)
+	call(3)
 	require.EqualValues(t, 1, c.Stats().Reconnects, "the session goes on where it belongs")
+}
+
+// deafConn ends, while it is deaf, instead of hearing anything.
+type deafConn struct {
+	net.Conn
+	deaf *atomic.Bool
+}
+
+func (c deafConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.deaf.Load() {
+		return 0, errInjected
+	}
+	return n, err
 }
 
 // Whoever is not told apart from the owner of a session, as nobody authenticates,

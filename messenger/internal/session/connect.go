@@ -88,10 +88,11 @@ func (s *Session) Retry(connectSeq uint64) error {
 }
 
 // RetryGlobal: the server knows of a later attempt of ours. The global seq to
-// begin again with is next(globalSeq): larger than both sides'.
-func (s *Session) RetryGlobal(globalSeq uint64) error {
-	if globalSeq > maxSeq {
-		return fmt.Errorf("%w: global seq %d", ErrProtocol, globalSeq)
+// begin again with is the next one of all. last is the largest that we have given
+// any: it knows no other.
+func (s *Session) RetryGlobal(globalSeq, last uint64) error {
+	if globalSeq > last {
+		return fmt.Errorf("%w: global seq %d, the last one was %d", ErrProtocol, globalSeq, last)
 	}
 	return nil
 }

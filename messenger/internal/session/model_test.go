@@ -265,8 +265,8 @@ func (w *world) answered(n *node, p *pipe, f frame) {
 		require.NoError(w.t, n.s.Retry(f.answer.Seq))
 		w.begin(n)
 	case f.answer.Verdict == SendRetryGlobal:
-		require.NoError(w.t, n.s.RetryGlobal(f.answer.Seq))
-		n.gs = max(n.gs, f.answer.Seq) + 1
+		require.NoError(w.t, n.s.RetryGlobal(f.answer.Seq, n.gs))
+		n.gs++
 		w.begin(n)
 	default:
 		w.t.Fatalf("unexpected %+v", f)

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
 )
 
 func TestThrottleHoldsThePeerBack(t *testing.T) {
@@ -123,4 +125,17 @@ func TestHeldBackPeersStayAlive(t *testing.T) {
 		m.Release()
 		receiveOne(t, held, "message that waited").Release()
 	})
+}
+
+// The throttles are asked for whatever is received, however large: what they have
+// not given would be given back.
+func TestThrottlesAreAskedForWhatIsReceived(t *testing.T) {
+	l := &link{own: featureGrants}
+	for _, n := range []int{0, 1 << 20, 129 << 20, 1<<32 - 1} {
+		head, p, e := msgr2.AppendMessageHead(nil, &msgr2.Header{Seq: 1, Type: 1}, []byte("front"), nil, n)
+		head = msgr2.AppendMessageTail(head, &p, e, 0)
+		size, ok := l.toAdmit(head, int64(n))
+		require.True(t, ok, "%d bytes", n)
+		require.Equal(t, int64(n)+5, size)
+	}
 }

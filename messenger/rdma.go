@@ -192,12 +192,17 @@ func (m *Messenger) admitRDMA(c *conn.Conn, head []byte, payload int64) bool {
 	return true
 }
 
+// rdmaLimits are those of frames on RDMA: package conn has bounded the frame as a
+// whole. What is admitted and what is received decode by the same ones, or a
+// message would give back what nobody took for it.
+var rdmaLimits = msgr2.Limits{Data: 1<<32 - 1}
+
 // toAdmit returns what the throttles have to give for a frame. false: nothing.
 // What is malformed passes, to be refused where it is decoded.
 func (l *link) toAdmit(head []byte, payload int64) (int64, bool) {
 	var p msgr2.Preamble
 	var h msgr2.Header
-	if p.Decode(head, msgr2.Limits{}) != nil || p.Tag != msgr2.TagMessage ||
+	if p.Decode(head, rdmaLimits) != nil || p.Tag != msgr2.TagMessage ||
 		len(head) < msgr2.PreambleLen+p.SegZeroLen() || h.Decode(head[msgr2.PreambleLen:]) != nil || l.exempt(&h) {
 		return 0, false
 	}
@@ -304,7 +309,7 @@ func (l *link) rdmaFrame(msg conn.Message) (err error) {
 		}
 	}
 	var p msgr2.Preamble
-	if err := p.Decode(head, msgr2.Limits{Data: 1<<32 - 1}); err != nil {
+	if err := p.Decode(head, rdmaLimits); err != nil {
 		return err
 	}
 	head = head[msgr2.PreambleLen:]

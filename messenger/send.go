@@ -96,6 +96,9 @@ func (c *Connection) hand(ctx context.Context, m *Message, p purpose) (bool, err
 				}
 				if ok {
 					lossless := c.lossless()
+					if c.waiting.n > 0 && c.room(0) {
+						c.wakeSender() // nobody else may: the queue is empty
+					}
 					c.mu.Unlock()
 					l.t.ring()
 					c.wrote(&e, !lossless, false)

@@ -80,3 +80,36 @@ func TestMarkDisposableMakesRoom(t *testing.T) {
 	c.MarkDisposable()
 	require.NoError(t, receiveOne(t, sent, "end of Send"))
 }
+
+// Of those that wait for room the one that is woken, and finds that it need not
+// queue, wakes the next: there is no queue left whose sender would.
+func TestRoomIsPassedOn(t *testing.T) {
+	p := newPair(t, schemeDevice, Config{}, Config{}, nil, nil)
+	c := p.c
+	c.mu.Lock()
+	c.policy.QueueMessages = 1
+	c.draining = true // the test is the one who sends the queue
+	c.mu.Unlock()
+	ok, err := c.TrySend(NewMessage(1))
+	require.NoError(t, err)
+	require.True(t, ok)
+	sent := make(chan error, 2)
+	for range 2 {
+		go func() { sent <- c.Send(soon(t), NewMessage(1)) }()
+	}
+	require.Eventually(t, func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.waiting.n == 2
+	}, patience, time.Millisecond)
+	c.mu.Lock()
+	e, ok := c.queue.pop()
+	c.draining = false
+	c.wakeSender()
+	c.mu.Unlock()
+	require.True(t, ok)
+	e.m.sent()
+	for range 2 {
+		require.NoError(t, receiveOne(t, sent, "end of a send"))
+	}
+}

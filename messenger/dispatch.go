@@ -92,13 +92,9 @@ func (l *link) receive(h *msgr2.Header, m *Message) error {
 	return nil
 }
 
-// gapLogPause is the least time between two lines about gaps, of all peers.
-const gapLogPause = time.Second
-
 // logGap says that numbers are missing between last and seq.
 func (c *Connection) logGap(l *link, last, seq uint64) {
-	now, before := c.m.clock(), c.m.gapLogged.Load()
-	if before != 0 && now-before < int64(gapLogPause) || !c.m.gapLogged.CompareAndSwap(before, now) {
+	if !c.m.mayLog(&c.m.gapLogged) {
 		return
 	}
 	c.note(slog.LevelWarn, "numbers of received messages are missing: pulls, pushes, and messages that turned out to be too large, "+

@@ -106,10 +106,10 @@ func TestGapsAreLogged(t *testing.T) {
 		require.NotEmpty(t, gaps)
 		require.Contains(t, gaps[0], "after=0 next=6 gaps=1")
 		require.Contains(t, gaps[0], "level=WARN")
-		if server.clock() < int64(gapLogPause) {
+		if server.clock() < int64(logPause) {
 			require.Len(t, gaps, 1)
 		}
-		server.gapLogged.Store(-int64(gapLogPause)) // long ago
+		server.gapLogged.Store(-int64(logPause)) // long ago
 		skipNumbers(c, 1)
 		sendTypes(t, c, 1)
 		receiveOne(t, got, "message")

@@ -157,8 +157,8 @@ func (i *injector) pausing() time.Duration {
 }
 
 // queues reports whether a frame shall not be sent by who has made it, but by the
-// goroutine that sends the queue.
-func (i *injector) queues() bool { return i.congested() || i.InternalDelays > 0 }
+// goroutine that sends the queue, which holds no lock.
+func (i *injector) queues() bool { return i.congested() || i.InternalDelays > 0 || i.DumpOnSend }
 
 // congested reports whether a frame shall find the transport full.
 func (i *injector) congested() bool {

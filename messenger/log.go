@@ -3,12 +3,28 @@ package messenger
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
+	"time"
 )
 
 // Every line of the log has the messenger's name as "entity". One about a
 // Connection has its number as "conn", one about a connection of package conn has
 // that one's as "link"; the line that says that a session has been opened, or
 // goes on, has both.
+
+// The logger's handler is the user's, and may ask the messenger: no lock of the
+// messenger, or of a connection, is held when a line is written.
+
+// logPause is the least time between two lines of a kind that peers can cause as
+// often as they like.
+const logPause = time.Second
+
+// mayLog reports whether a line may be written, of a kind whose last one was
+// written at last, by clock.
+func (m *Messenger) mayLog(last *atomic.Int64) bool {
+	now, before := m.clock(), last.Load()
+	return (before == 0 || now-before >= int64(logPause)) && last.CompareAndSwap(before, now)
+}
 
 // note writes a line about the connection into the log. c.mu is not held.
 func (c *Connection) note(level slog.Level, msg string, args ...any) {

@@ -1,10 +1,12 @@
 package messenger
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -100,5 +102,58 @@ func TestLogHasIdentifiers(t *testing.T) {
 			require.Contains(t, msgs, "connection ended")
 			require.True(t, slices.Contains(msgs, "session opened") || slices.Contains(msgs, "session reconnected"), "%v", msgs)
 		}
+	})
+}
+
+// askingHandler is a handler of logs that asks the messenger which writes them.
+type askingHandler struct {
+	m  *atomic.Pointer[Messenger]
+	on string           // the message of the line at which it asks
+	do func(*Messenger) // what it asks
+}
+
+func (h askingHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (h askingHandler) WithAttrs([]slog.Attr) slog.Handler       { return h }
+func (h askingHandler) WithGroup(string) slog.Handler            { return h }
+func (h askingHandler) Handle(_ context.Context, r slog.Record) error {
+	if m := h.m.Load(); m != nil && r.Message == h.on {
+		h.do(m)
+	}
+	return nil
+}
+
+// A handler of logs may ask the messenger, at a peer that is refused too.
+func TestLogHandlerMayAskAtARefusal(t *testing.T) {
+	var m atomic.Pointer[Messenger]
+	asked := make(chan AddrVec, 1)
+	h := askingHandler{&m, "handshake refused", func(m *Messenger) { asked <- m.Addrs() }}
+	server, dial := rawServer(t, Config{MaxHalfOpen: 1, Logger: slog.New(h)})
+	m.Store(server)
+	dial()
+	require.Eventually(t, func() bool { return server.Stats().HalfOpen == 1 }, patience, time.Millisecond)
+	dial()
+	require.NotEmpty(t, receiveOne(t, asked, "answer to the handler"))
+	closedByPeer(t, dial()) // the next one is refused, and not told of so soon
+	require.EqualValues(t, 2, server.Stats().HandshakesRefused)
+}
+
+// Nor does a frame that is shown hold a lock of its connection.
+func TestLogHandlerMayAskAtAFrame(t *testing.T) {
+	carriers(t, func(t *testing.T, scheme string) {
+		var m atomic.Pointer[Messenger]
+		var c atomic.Pointer[Connection]
+		asked := make(chan State, 64)
+		h := askingHandler{&m, "frame sent", func(*Messenger) {
+			if c := c.Load(); c != nil {
+				asked <- c.State()
+			}
+		}}
+		p := newPair(t, scheme, Config{}, Config{Inject: &Inject{DumpOnSend: true}, Logger: slog.New(h)}, nil, nil)
+		c.Store(p.c)
+		m.Store(p.client)
+		r, err := p.c.Call(soon(t), NewMessage(1))
+		require.NoError(t, err)
+		r.Release()
+		require.Equal(t, StateOpen, receiveOne(t, asked, "answer to the handler"))
 	})
 }

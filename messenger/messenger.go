@@ -58,6 +58,7 @@ type Messenger struct {
 	draining            atomic.Bool // see Drain
 	started             time.Time
 	gapLogged           atomic.Int64 // when a gap was last logged, by clock
+	refusalLogged       atomic.Int64 // when a refused handshake was
 	ticked              atomic.Int64 // when the ticker has run, nanoseconds after started
 
 	mu          sync.Mutex
@@ -407,21 +408,32 @@ func (m *Messenger) MarkDownAll() {
 // admitLink counts an incoming link. false: it is one too many, or we are
 // closing.
 func (m *Messenger) admitLink(l *link) bool {
+	err := m.tryAdmit(l)
+	if err == nil {
+		return true
+	}
+	m.n.handshakesRefused.Add(1)
+	if !errors.Is(err, ErrClosed) && m.mayLog(&m.refusalLogged) {
+		l.note(slog.LevelInfo, "handshake refused", "err", err, "refused", m.n.handshakesRefused.Load())
+	}
+	return false
+}
+
+// tryAdmit is admitLink's work, or says why it did not do it. Errors: ErrClosed,
+// ErrBusy.
+func (m *Messenger) tryAdmit(l *link) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if l.incoming && m.closing.Load() { // what is to be flushed may still connect
-		m.n.handshakesRefused.Add(1)
-		return false
-	}
 	if l.incoming {
+		if m.closing.Load() { // what is to be flushed may still connect
+			return errShutDown
+		}
 		if err := m.halfOpen.take(m, l); err != nil {
-			m.n.handshakesRefused.Add(1)
-			l.note(slog.LevelInfo, "handshake refused", "err", err)
-			return false
+			return err
 		}
 	}
 	m.links[l] = struct{}{}
-	return true
+	return nil
 }
 
 // opened notes that a link's handshake has ended well.

@@ -237,7 +237,6 @@ func (c *Connection) try(l *link, e *entry) (bool, error) {
 	c.scratch = f.head
 	ok, err := l.t.try(f)
 	if ok {
-		c.m.inject.dump(l, f.head)
 		if begun != 0 && e.kind == entryMessage {
 			c.m.lat.send.Observe(c.m.lat.now() - begun)
 		}

@@ -3,6 +3,8 @@ package messenger
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/argonaut-rdma/argonaut/buffer"
 	"github.com/argonaut-rdma/argonaut/messenger/internal/session"
@@ -61,15 +63,58 @@ func (c *Connection) GrantOnce(ctx context.Context, l *buffer.List, write bool, 
 }
 
 // Revoke ends grants: no byte is read or written through them after it
-// returned nil. Grants that are not live are ignored. A peer that uses one all
-// the same gets ErrBadGrant, which on RDMA ends the transport, and a lossy session
-// with all its calls: revoke what the peer has said that it is done with, as by
-// its reply, or has lost its claim to.
+// returned nil. That holds when their transport has ended, too, which a transfer
+// under way may outlive for a moment. Grants that are not live are ignored. A peer
+// that uses one all the same gets ErrBadGrant, which on RDMA ends the transport, and
+// a lossy session with all its calls: revoke what the peer has said that it is done
+// with, as by its reply, or has lost its claim to. On an error, ctx's among them,
+// some may still be live: call it again.
 func (c *Connection) Revoke(ctx context.Context, gs []Grant) error {
-	if t, err := c.bulk(); err == nil {
-		return t.revoke(ctx, gs)
+	c.mu.Lock()
+	l := c.link
+	c.mu.Unlock()
+	if l != nil && !slices.ContainsFunc(gs, func(g Grant) bool { return !l.t.made(g) }) {
+		return l.t.revoke(ctx, gs)
 	}
-	return nil // they ended with the transport
+	for _, t := range c.m.grantors(c) {
+		if err := t.revoke(ctx, gs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// grantors is the transports that grants of c may be of: those it has, and had as
+// long as they have not ended all their grants.
+func (m *Messenger) grantors(c *Connection) (ts []transport) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, set := range [...]map[*link]struct{}{m.links, m.ending} {
+		for l := range set {
+			if l.owner.Load() != c {
+				continue
+			}
+			if t := l.transport(); t != nil {
+				ts = append(ts, t)
+			}
+		}
+	}
+	return ts
+}
+
+// settle forgets links that have ended and have no grants any more.
+func (m *Messenger) settle() {
+	m.mu.Lock()
+	ending := slices.Collect(maps.Keys(m.ending))
+	m.mu.Unlock()
+	for _, l := range ending {
+		if l.transport().grants() > 0 { // which may have to wait for one that calls us back
+			continue
+		}
+		m.mu.Lock()
+		delete(m.ending, l)
+		m.mu.Unlock()
+	}
 }
 
 // Pull fills dst, which it borrows, from what the peer granted: dst.Len() bytes

@@ -16,6 +16,16 @@ func (t *rdmaTransport) canGrant() bool {
 	return t.c.CanGrant()
 }
 
+func (t *rdmaTransport) made(g Grant) bool {
+	if t.inFrames(g) {
+		return t.bulk.made(g)
+	}
+	return g.Epoch == t.c.Epoch()
+}
+
+// inFrames reports whether g, which is ours, is reached by frames.
+func (t *rdmaTransport) inFrames(g Grant) bool { return t.l.shield != nil || g.Framed }
+
 func (t *rdmaTransport) grants() int { return t.c.Grants() + t.bulk.grants() }
 
 func (t *rdmaTransport) grant(ctx context.Context, l *buffer.List, write bool) ([]Grant, error) {
@@ -51,7 +61,7 @@ func (t *rdmaTransport) revoke(ctx context.Context, gs []Grant) error {
 	var keys []conn.Grant
 	var frames []Grant
 	for _, g := range gs {
-		if t.l.shield != nil || g.Framed {
+		if t.inFrames(g) {
 			frames = append(frames, g)
 		} else {
 			keys = append(keys, m2g(g))

@@ -48,13 +48,13 @@ type streamBulk struct {
 	lastTID uint64
 }
 
-// streamGrant is a live grant. It holds a reference to its buffer until it has
-// been revoked and is not busy.
+// streamGrant is a grant in the table. It is there, and holds a reference to its
+// buffer, until it has been revoked and is not busy.
 type streamGrant struct {
 	g    Grant
 	buf  buffer.RDMABuffer
 	busy int             // transfers in progress
-	gone bool            // revoked
+	gone bool            // revoked: no new transfers
 	idle []chan struct{} // closed when gone and not busy
 }
 
@@ -127,6 +127,8 @@ func (b *streamBulk) post(m *Message, p *pull) error {
 
 func (b *streamBulk) canGrant() bool { return b.l.own&featureGrants != 0 }
 
+func (b *streamBulk) made(g Grant) bool { return g.Epoch == b.epoch }
+
 func (b *streamBulk) grants() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -176,7 +178,8 @@ func (b *streamBulk) revoke(ctx context.Context, gs []Grant) error {
 			e.idle = append(e.idle, ch)
 			waits = append(waits, ch)
 		}
-		b.drop(e)
+		e.gone = true
+		b.settle(e)
 	}
 	b.mu.Unlock()
 	for _, ch := range waits {
@@ -189,16 +192,13 @@ func (b *streamBulk) revoke(ctx context.Context, gs []Grant) error {
 	return nil
 }
 
-// drop takes e out of the table. b.mu is held.
-func (b *streamBulk) drop(e *streamGrant) {
-	delete(b.live, e.g.RKey)
-	e.gone = true
-	if e.busy == 0 {
-		e.release()
+// settle takes e out of the table, if it has been revoked and is not busy. b.mu is
+// held.
+func (b *streamBulk) settle(e *streamGrant) {
+	if !e.gone || e.busy > 0 {
+		return
 	}
-}
-
-func (e *streamGrant) release() {
+	delete(b.live, e.g.RKey)
 	e.buf.Release()
 	for _, ch := range e.idle {
 		close(ch)
@@ -206,12 +206,14 @@ func (e *streamGrant) release() {
 	e.idle = nil
 }
 
-// end drops all grants and fails all pulls.
+// end revokes all grants, of which those that are busy stay for revoke to wait for,
+// and fails all pulls.
 func (b *streamBulk) end() {
 	b.mu.Lock()
 	b.ended = true
 	for _, e := range b.live {
-		b.drop(e)
+		e.gone = true
+		b.settle(e)
 	}
 	pulls := b.pulls
 	b.pulls = nil
@@ -239,7 +241,7 @@ func (b *streamBulk) resolve(gs []Grant, write bool) (list *buffer.List, done fu
 	used := make([]*streamGrant, 0, len(gs))
 	for _, g := range gs {
 		e := b.live[g.RKey]
-		if e == nil || g.Epoch != b.epoch || e.g.Write != write ||
+		if e == nil || e.gone || g.Epoch != b.epoch || e.g.Write != write ||
 			g.Addr < e.g.Addr || g.Len > e.g.Len || g.Addr-e.g.Addr > e.g.Len-g.Len {
 			return nil, nil
 		}
@@ -255,9 +257,8 @@ func (b *streamBulk) resolve(gs []Grant, write bool) (list *buffer.List, done fu
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		for _, e := range used {
-			if e.busy--; e.busy == 0 && e.gone {
-				e.release()
-			}
+			e.busy--
+			b.settle(e)
 		}
 	}
 }

@@ -65,9 +65,13 @@ type transport interface {
 type bulk interface {
 	canGrant() bool
 	grant(ctx context.Context, l *buffer.List, write bool) ([]Grant, error)
+	// revoke ends those of gs that are this transport's, also when it has ended.
 	revoke(ctx context.Context, gs []Grant) error
+	// made reports whether g is of this transport, live or not.
+	made(g Grant) bool
 	read(ctx context.Context, dst *buffer.List, src []Grant, off uint64) error
 	write(ctx context.Context, dst []Grant, off uint64, src *buffer.List) error
+	// grants is how many grants have not ended: after close none is new.
 	grants() int
 	// frames is the access as frames, nil where the device does it.
 	frames() *streamBulk
@@ -200,7 +204,7 @@ func (l *link) fail(op string, err error) {
 	if cancel != nil {
 		cancel()
 	}
-	l.m.forget(l)
+	l.m.forget(l, wasOpen && t.grants() > 0)
 	if !wasOpen {
 		l.m.n.handshakesFailed.Add(1)
 		if l.incoming {

@@ -72,6 +72,7 @@ type Messenger struct {
 	asked       AddrVec       // what Bind was called with
 	listening   []listening
 	links       map[*link]struct{}
+	ending      map[*link]struct{} // have ended, and not all that was granted on them, see settle
 	halfOpen    halfOpen
 	connections map[*Connection]struct{}
 	peers       map[peerKey]*Connection // by each address that is known
@@ -225,7 +226,7 @@ func New(cfg Config) (*Messenger, error) {
 		ex:     ex, inject: newInjector(cfg.Inject), dispatchB: newThrottle(cfg.DispatchBytes),
 		endpoints: map[string]*conn.Endpoint{}, interfaces: net.InterfaceAddrs, stop: make(chan struct{}), servedOne: make(chan struct{}, 1), binding: make(gate, 1),
 		policies: map[EntityType]Policy{}, perType: map[throttleKey]throttles{},
-		links: map[*link]struct{}{}, connections: map[*Connection]struct{}{}, peers: map[peerKey]*Connection{}, reached: map[peerKey]reached{},
+		links: map[*link]struct{}{}, ending: map[*link]struct{}{}, connections: map[*Connection]struct{}{}, peers: map[peerKey]*Connection{}, reached: map[peerKey]reached{},
 		shut: make(chan struct{}), mark: newHandlerMark(), started: time.Now(),
 	}
 	if most := cfg.Arena.Stats(); cfg.MaxData == 0 {
@@ -455,14 +456,17 @@ func (m *Messenger) opened(l *link, c *Connection, r *hsResult) {
 	}
 }
 
-// forget takes a link out, which has ended.
-func (m *Messenger) forget(l *link) {
+// forget takes a link out, which has ended; granted: grants of it have not.
+func (m *Messenger) forget(l *link, granted bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, ok := m.links[l]; !ok {
 		return
 	}
 	delete(m.links, l)
+	if granted {
+		m.ending[l] = struct{}{}
+	}
 	m.unreach(l)
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -46,6 +46,7 @@ func (m *Messenger) tick() {
 			}
 			clear(links)
 			m.expire(now)
+			m.settle()
 			m.ticked.Store(int64(now.Sub(m.started)))
 		}
 	}

@@ -1,0 +1,115 @@
+package messenger
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// ends are ways that a transport ends from our side.
+var ends = map[string]func(c *Connection, l *link){
+	"marked down": func(c *Connection, _ *link) { c.MarkDown() },
+	"a fault":     func(_ *Connection, l *link) { l.fail("test", errors.New("the test cuts it")) },
+}
+
+func (c *Connection) linkNow() *link {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.link
+}
+
+// What is written after Revoke has returned stays, whatever the peer was about to
+// write when the transport ended.
+func TestRevokeAfterTheTransport(t *testing.T) {
+	for name, end := range ends {
+		t.Run(name, func(t *testing.T) {
+			grantors(t, func(t *testing.T, scheme string, grantor Config) {
+				const size = 1 << 20
+				accepted := make(chan *Connection, 4)
+				server, client := newMessenger(t, Config{Name: EntityName{OSD, 0}}), newMessenger(t, grantor)
+				server.SetPolicy(Client, StatefulServer())
+				client.SetPolicy(OSD, LosslessClient())
+				server.AddDispatcher(&handler{dispatch: echo, accept: func(c *Connection) { accepted <- c }})
+				require.NoError(t, server.Bind(soon(t), anyAddr(scheme)))
+				c, err := client.ConnectTo(OSD, server.Addrs())
+				require.NoError(t, err)
+				require.NoError(t, c.Ready(soon(t)))
+				sc := receiveOne(t, accepted, "accepted connection")
+
+				dst, _ := randomList(t, client.cfg.Arena, size)
+				defer dst.Release()
+				src, _ := randomList(t, server.cfg.Arena, size)
+				defer src.Release()
+				gs, err := c.Grant(soon(t), dst, true)
+				require.NoError(t, err)
+				var pushes atomic.Int64
+				var pushers sync.WaitGroup
+				for range 4 {
+					pushers.Go(func() { // ends with the transport
+						for sc.Push(soon(t), gs, 0, src) == nil {
+							pushes.Add(1)
+						}
+					})
+				}
+				require.Eventually(t, func() bool { return pushes.Load() > 20 }, patience, time.Millisecond)
+				end(c, c.linkNow())
+				require.NoError(t, c.Revoke(soon(t), gs))
+				ours := bytes.Repeat([]byte{0x55}, size)
+				dst.CopyFrom(ours)
+				pushers.Wait()
+				require.Equal(t, ours, bytesOf(dst))
+			})
+		})
+	}
+}
+
+// Revoke waits for a transfer by frames that is under way, also when it has been
+// called before, and when the transport has ended. None begins meanwhile.
+func TestRevokeWaitsForFrames(t *testing.T) {
+	all := map[string]func(c *Connection, l *link){"alive": func(*Connection, *link) {}}
+	for name, end := range ends {
+		all[name] = end
+	}
+	for name, end := range all {
+		t.Run(name, func(t *testing.T) {
+			grantors(t, func(t *testing.T, scheme string, grantor Config) {
+				p := newPair(t, scheme, Config{}, grantor, nil, nil)
+				dst, _ := randomList(t, p.client.cfg.Arena, 10_000)
+				defer dst.Release()
+				gs, err := p.c.Grant(soon(t), dst, true)
+				require.NoError(t, err)
+				l := p.c.linkNow()
+				if scheme != SchemeTCP && !gs[0].Framed {
+					require.NoError(t, p.c.Revoke(soon(t), gs))
+					return // the device does it
+				}
+				b := l.t.frames()
+				placing, done := b.resolve(gs, true)
+				require.NotNil(t, placing)
+				end(p.c, l)
+				atOnce, cancel := context.WithCancel(t.Context())
+				cancel()
+				for range 2 {
+					require.ErrorIs(t, p.c.Revoke(atOnce, gs), context.Canceled)
+					p.client.settle()
+				}
+				none, _ := b.resolve(gs, true)
+				require.Nil(t, none)
+				placing.Release()
+				done()
+				require.NoError(t, p.c.Revoke(atOnce, gs), "there is nothing to wait for")
+				require.Zero(t, b.grants())
+				p.client.settle()
+				p.client.mu.Lock()
+				defer p.client.mu.Unlock()
+				require.Empty(t, p.client.ending)
+			})
+		})
+	}
+}

@@ -454,6 +454,9 @@ func (m *Messenger) opened(l *link, c *Connection, r *hsResult) {
 			m.register(c, AddrVec{a})
 		}
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m.unregisterOthers(c, r.addrs)
 }
 
 // forget takes a link out, which has ended; granted: grants of it have not.

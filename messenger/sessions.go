@@ -121,6 +121,11 @@ func (l *link) answer(in session.Incoming, r *hsResult) (a session.Answer, t tak
 	if ex == nil && !in.Reconnect {
 		ex = m.predecessor(r, in.GlobalSeq)
 	}
+	places, err := m.placesOf(r, ex)
+	if err != nil {
+		m.mu.Unlock()
+		return a, t, err
+	}
 	var s *session.Session
 	var kept Policy
 	goesOn := false
@@ -162,14 +167,15 @@ func (l *link) answer(in session.Incoming, r *hsResult) (a session.Answer, t tak
 		t = c.told()
 		m.connections[c] = struct{}{}
 		if p := r.policy; !p.Server || !p.Lossy || p.RegisterLossyClients {
-			m.register(c, r.addrs)
+			m.register(c, places)
 		}
 		m.mu.Unlock()
 		if a.Verdict == session.ReplaceLossy {
 			ex.replaced()
 		}
 	case session.Take:
-		m.register(ex, r.addrs)
+		m.register(ex, places)
+		m.unregisterOthers(ex, places)
 		m.mu.Unlock()
 		c = ex
 		t = c.take(l, r, in, a.Lost)
@@ -380,11 +386,47 @@ func (m *Messenger) register(c *Connection, addrs AddrVec) {
 	}
 	for _, a := range addrs {
 		k := peerKey{c.peerType, a}
-		if m.peers[k] != c {
-			m.peers[k] = c
+		m.peers[k] = c
+		if !slices.Contains(c.keys, k) {
 			c.keys = append(c.keys, k)
 		}
 	}
+}
+
+// placesOf is those of the addresses that the peer of r tells by which it is to be
+// known: not what a session that is not ex has, unless that is certainly of the same
+// peer, or over. One of another peer is an error, ErrAuth. m.mu is held.
+func (m *Messenger) placesOf(r *hsResult, ex *Connection) (places AddrVec, err error) {
+	for _, a := range r.addrs {
+		if o := m.peers[peerKey{r.peer.Type, a}]; o != nil && o != ex {
+			o.mu.Lock()
+			live, verified := o.session.State != session.Closed, o.verified
+			o.mu.Unlock()
+			switch {
+			case live && verified.differs(r.verified):
+				return nil, fmt.Errorf("%w: peer authenticated as %v and says that it is at %v, as %v is", ErrAuth, r.verified, a, verified)
+			case live && verified != r.verified:
+				continue
+			}
+		}
+		places = append(places, a)
+	}
+	return places, nil
+}
+
+// unregisterOthers forgets what c was known by but addrs, what it dials, and what
+// its peer has said when the session began: a peer that connects again and again does
+// not pile up addresses. m.mu and c.mu are held.
+func (m *Messenger) unregisterOthers(c *Connection, addrs AddrVec) {
+	c.keys = slices.DeleteFunc(c.keys, func(k peerKey) bool {
+		if slices.Contains(addrs, k.a) || slices.Contains(c.dial, k.a) || slices.Contains(c.addrs, k.a) {
+			return false
+		}
+		if m.peers[k] == c {
+			delete(m.peers, k)
+		}
+		return true
+	})
 }
 
 // unregister forgets c. m.mu is held.

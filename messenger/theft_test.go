@@ -3,6 +3,7 @@ package messenger
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/argonaut-rdma/argonaut/messenger/internal/msgr2"
 	"github.com/argonaut-rdma/argonaut/messenger/internal/session"
 )
 
@@ -64,6 +66,57 @@ func TestSessionTheft(t *testing.T) {
 	r.Release()
 	require.Zero(t, owner.Stats().Faults)
 	require.Zero(t, c.Stats().Reconnects+c.Stats().RemoteResets)
+}
+
+// Nor is anybody found by the addresses of another, whose session it leaves alone: a
+// session of its own is refused with them, and by its addresses of before it is not
+// known for ever.
+func TestAddressTheft(t *testing.T) {
+	cfg := secured(Config{Name: EntityName{OSD, 0}})
+	server, owner, c, _ := ownedSession(t, cfg, secured(Config{Name: EntityName{Client, 7}}))
+	x := &scriptSession{gs: 1 << 60, s: session.Session{Policy: LosslessClient().rules()}}
+	open := func(addrs ...msgr2.Addr) error {
+		p := scriptParams([]string{"client", "expect=4", "own", "lossless"})
+		p.auth, p.modes, p.target = cfg.Auth, cfg.Modes, server.wireAddrs()[0]
+		p.name, p.addrs, p.session = EntityName{Client, 8}, addrs, x
+		nc, err := net.Dial("tcp", server.Addrs()[0].HostPort())
+		require.NoError(t, err)
+		defer nc.Close()
+		x.gs++
+		x.s.ConnectSeq++
+		return converse(nc, newHandshake(p))
+	}
+	at := func(port, nonce int) msgr2.Addr {
+		a := EntityAddr{URL: fmt.Sprintf("tcp://192.0.2.8:%d", port), Nonce: uint32(nonce)}
+		return a.toWire()
+	}
+	known := func() int {
+		server.mu.Lock()
+		defer server.mu.Unlock()
+		return len(server.peers)
+	}
+	own, theirs := at(1, 8), owner.wireAddrs()[0]
+	require.NoError(t, open(own))
+	before := known()
+	require.ErrorIs(t, open(own, theirs), ErrAuth)
+	require.Equal(t, before, known())
+	for i := range 20 {
+		require.NoError(t, open(own, at(2, 2*i+1), at(3, 2*i+2)))
+	}
+	require.LessOrEqual(t, known(), before+2)
+
+	back, err := server.ConnectTo(Client, owner.Addrs())
+	require.NoError(t, err)
+	name, _, _ := back.Peer()
+	require.Equal(t, EntityName{Client, 7}, name)
+	c.mu.Lock()
+	l := c.link
+	c.mu.Unlock()
+	l.fail("test", errInjected)
+	r, err := c.Call(soon(t), NewMessage(1))
+	require.NoError(t, err, "its owner has it")
+	r.Release()
+	require.EqualValues(t, 1, c.Stats().Reconnects)
 }
 
 // Nor does whoever is found at the address of a server, having authenticated as

@@ -27,7 +27,8 @@ func (e errRefused) Unwrap() error { return e.err }
 // connection to be ready. Of the addresses the ones whose transports exist here
 // are tried, RDMA before tcp, in the order of Config.Transports, then in the
 // order given. A nonce of 0 (ParseAddrs) means whatever incarnation is there: a
-// lossless session goes on with the next one, whichever side connects. With the
+// lossless session goes on with the next one, whichever side connects, also one that
+// was bound to an incarnation before. With the
 // nonce that Messenger.Addrs of the peer has, the connection is to that
 // incarnation alone, and gets ErrWrongPeer once there is another.
 //
@@ -72,6 +73,7 @@ func (m *Messenger) connectTo(t EntityType, addrs AddrVec, anonymous bool) (*Con
 			c, _ = m.existing(t, addrs, usable, here)
 		}
 		if c != nil {
+			m.unbind(c, usable)
 			return c, nil
 		}
 	}
@@ -105,19 +107,50 @@ func (m *Messenger) existing(t EntityType, addrs, usable AddrVec, here []netip.A
 }
 
 // known returns the session with a peer at one of addrs, whose nonces need not
-// be known. m.mu is held.
+// be known: of several incarnations that of the latest. m.mu is held.
 func (m *Messenger) known(t EntityType, addrs AddrVec) *Connection {
 	if c := m.lookup(t, addrs); c != nil {
 		return c
 	}
+	var latest *Connection
+	var last uint64
 	for k, c := range m.peers {
 		for _, a := range addrs {
-			if k.t == t && k.a.URL == a.URL && a.Nonce == 0 {
-				return c
+			if k.t != t || k.a.URL != a.URL || a.Nonce != 0 {
+				continue
+			}
+			c.mu.Lock()
+			seq := c.session.PeerGlobalSeq
+			c.mu.Unlock()
+			if latest == nil || seq > last {
+				latest, last = c, seq
 			}
 		}
 	}
-	return nil
+	return latest
+}
+
+// unbind has c go on with whatever incarnation is at those of addrs that have no
+// nonce. m.mu is held.
+func (m *Messenger) unbind(c *Connection, addrs AddrVec) {
+	if c.loop {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, a := range addrs {
+		if a.Nonce != 0 || slices.Contains(c.dial, a) {
+			continue
+		}
+		dial := slices.Clone(c.dial) // connect may be at it
+		if i := slices.IndexFunc(dial, func(d EntityAddr) bool { return d.URL == a.URL }); i >= 0 {
+			dial[i] = a
+		} else {
+			dial = append(dial, a)
+		}
+		c.setDial(dial)
+		m.register(c, AddrVec{a})
+	}
 }
 
 // toldOurs is our addresses as the peer knows them, nil before it does.
@@ -171,7 +204,7 @@ func dialable(a EntityAddr) bool {
 	return err == nil && port != "0"
 }
 
-// setDial tells a new connection where its peer listens.
+// setDial tells a connection where its peer listens. c.mu is held, or c is new.
 func (c *Connection) setDial(addrs AddrVec) {
 	c.dial = addrs
 	c.session.Dialable = len(addrs) > 0

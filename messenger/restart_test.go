@@ -65,6 +65,51 @@ func TestCallsEndWithARestartOfThePeer(t *testing.T) {
 	}
 }
 
+// A session that the peer has opened, so with this incarnation, goes on with the next
+// one once it was asked for by the place alone.
+func TestPlaceOfASessionThatExists(t *testing.T) {
+	for _, back := range []bool{false, true} {
+		under(t, func(t *testing.T) {
+			d := newDuo(t, LosslessPeer(), LosslessPeer())
+			require.NoError(t, callOn(t, d.connect(t, 1), 1))
+			settle(time.Second) // the next one counts from the time of day
+			place := AddrVec{{URL: d.Nodes[1].Addrs()[0].URL}}
+			c, err := d.Nodes[0].ConnectTo(OSD, place)
+			require.NoError(t, err)
+			next, _ := d.restart(t, LosslessPeer())
+			if back {
+				x, err := next.ConnectTo(OSD, d.Nodes[0].Addrs())
+				require.NoError(t, err)
+				require.NoError(t, callOn(t, x, 2))
+			}
+			require.NoError(t, callOn(t, c, 3))
+			again, err := d.Nodes[0].ConnectTo(OSD, place)
+			require.NoError(t, err)
+			require.Same(t, c, again)
+			require.Equal(t, 1, d.Nodes[0].Stats().Open)
+			require.Zero(t, d.Nodes[0].Stats().Connecting+d.Nodes[0].Stats().Standby)
+		})
+	}
+}
+
+// Of two sessions with incarnations of a peer the place alone leads to the later one.
+func TestPlaceOfTwoIncarnations(t *testing.T) {
+	under(t, func(t *testing.T) {
+		d := newDuo(t, LosslessPeer(), LosslessPeer())
+		require.NoError(t, callOn(t, d.connect(t, 1), 1))
+		place := AddrVec{{URL: d.Nodes[1].Addrs()[0].URL}}
+		settle(time.Second)
+		next, _ := d.restart(t, LosslessPeer())
+		x, err := next.ConnectTo(OSD, d.Nodes[0].Addrs())
+		require.NoError(t, err)
+		require.NoError(t, callOn(t, x, 2))
+		c, err := d.Nodes[0].ConnectTo(OSD, place)
+		require.NoError(t, err)
+		require.Equal(t, StateOpen, c.State())
+		require.NoError(t, callOn(t, c, 3))
+	})
+}
+
 // What the peer had not acknowledged is asked of its next incarnation.
 func TestCallsGoToTheNextIncarnation(t *testing.T) {
 	under(t, func(t *testing.T) {

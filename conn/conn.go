@@ -83,8 +83,8 @@ type Conn struct {
 	credits   int  // receive buffers of the peer that we may use
 	rationed  bool // it has not given all of them yet: none is kept in reserve
 	waiters   waitList
-	stall     stall // what the first waiter, or OnWritable, waits for
-	writable  bool  // OnWritable is due when that is there
+	stall     stall // what the first waiter waits for
+	writable  stall // OnWritable is due when one of these is there
 	deferring bool  // what is posted now is rung for when mu is unlocked: see unlock
 	deferred  bool  // something was
 	rndv      rndvRing
@@ -96,12 +96,14 @@ type Conn struct {
 	rx rxState // the poller's
 }
 
-// stall is what a Send waits for.
+// stall is what a Send waits for, or several, any of which will do.
 type stall uint8
 
 const (
-	stallSlots stall = iota // a free send slot
-	stallRndv               // a free place for a rendezvous
+	stallSlots stall = 1 << iota // a free send slot
+	stallRndv                    // a free place for a rendezvous
+
+	stallAny = stallSlots | stallRndv // it has not been tried
 )
 
 type netAddr string

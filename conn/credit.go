@@ -26,9 +26,9 @@ func (c *Conn) settle() {
 	}
 	c.pump()
 	c.wakeSender()
-	call := c.writable && c.waiters.empty() && c.canAccept() && c.Err() == nil && c.handed
+	call := c.writable&c.there() != 0 && c.waiters.empty() && c.Err() == nil && c.handed
 	if call {
-		c.writable = false
+		c.writable = 0
 	}
 	bye := c.open && c.sentBye && c.rx.byeDone
 	c.unlock()

@@ -82,8 +82,9 @@ func (c *Conn) Send(ctx context.Context, m Message) error {
 		}
 		if ok || err != nil {
 			c.waiters.remove(w)
-			c.wakeSender() // its turn may have come, or its wake-up was ours
-			if c.writable && c.waiters.empty() {
+			c.stall = stallAny // the next need not wait for what we have waited for
+			c.wakeSender()     // its turn may have come, or its wake-up was ours
+			if c.writable != 0 && c.waiters.empty() {
 				c.kick(mailSettle)
 			}
 			c.unlock()
@@ -112,7 +113,7 @@ func (c *Conn) trySend(m Message, ring bool) (bool, error) {
 		var ok bool
 		if big, ok = c.e.arena.TryGet(n, c.e.sendOwner); !ok {
 			c.mu.Lock()
-			c.writable = true
+			c.writable = stallAny // when there is memory
 			c.mu.Unlock()
 			c.e.supplier.ask(request{c: c, kind: askWake, n: int64(n)})
 			return false, nil
@@ -123,11 +124,13 @@ func (c *Conn) trySend(m Message, ring bool) (bool, error) {
 	c.deferring = true
 	ok := false
 	var err error
-	if c.waiters.empty() {
-		ok, err = c.accept(&m, big)
-	}
-	if !ok && err == nil {
-		c.writable = true
+	switch {
+	case !c.waiters.empty():
+		c.writable = stallAny
+	default:
+		if ok, err = c.accept(&m, big); !ok && err == nil {
+			c.writable |= c.stall
+		}
 	}
 	c.deferred = c.deferred && ring
 	c.unlock()
@@ -189,7 +192,7 @@ func (c *Conn) refused(err error, big buffer.RDMABuffer) error {
 }
 
 // accept takes m, and big, when there is room for it, and posts what can be
-// posted. With c.mu.
+// posted; else c.stall is what there is no room in. With c.mu.
 func (c *Conn) accept(m *Message, big buffer.RDMABuffer) (bool, error) {
 	if err := c.Err(); err != nil {
 		return false, err
@@ -430,14 +433,18 @@ func (c *Conn) retire(seq uint32) bool {
 // wakeSender wakes the first waiting Send if what it waits for is there. With
 // c.mu.
 func (c *Conn) wakeSender() {
-	if c.waiters.head != nil && c.canAccept() {
+	if c.waiters.head != nil && c.stall&c.there() != 0 {
 		c.waiters.head.wake()
 	}
 }
 
-func (c *Conn) canAccept() bool {
-	if c.stall == stallRndv {
-		return !c.rndv.full()
+// there is what a Send need not wait for now. With c.mu.
+func (c *Conn) there() (s stall) {
+	if !c.rndv.full() {
+		s |= stallRndv
 	}
-	return c.out.list == nil && c.tx.free() > 0
+	if c.out.list == nil && c.tx.free() > 0 {
+		s |= stallSlots
+	}
+	return s
 }

@@ -287,3 +287,78 @@ func TestLongWaitForMemoryIsLogged(t *testing.T) {
 	p.b.expect(p.ba, "big", data)
 	require.Eventually(t, func() bool { return strings.Contains(log.String(), "has stood still") }, wait, time.Millisecond)
 }
+
+// fullRing is a connection to a peer that takes one rendezvous at a time and has
+// not fetched that, and has room for five eager messages on the path and four in
+// our slots. Payloads of 10,000 bytes are sent eagerly, larger ones are fetched.
+func fullRing(t *testing.T, cfg Config) (*node, *rawPeer, *Conn) {
+	cfg.EagerMax, cfg.SendDepth = 16<<10, controlSlots+4
+	n := newNode(t, nodeConfig{Config: cfg})
+	needKeys(t, n.dev)
+	r := newRawPeer(t)
+	_, err := r.connect(n.listen(), rawHello(func(h *wire.Hello) { h.Rendezvous, h.Credits = 1, 8 }))
+	require.NoError(t, err)
+	c := get(t, n.accepted)
+	r.send(rawPacket(wire.Packet{Epoch: rawEpoch}))
+	require.Eventually(t, func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.open
+	}, wait, time.Millisecond)
+	n.send(c, "first", 20_000)
+	return n, r, c
+}
+
+// TestSendBehindRendezvous: who waits behind a Send that waits for the peer to
+// fetch does not wait for the same, once that one has given up or been accepted.
+func TestSendBehindRendezvous(t *testing.T) {
+	n, r, c := fullRing(t, Config{})
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
+	defer cancel()
+	l, _ := n.list(20_000)
+	waits := uint64(0)
+	send := func(ctx context.Context, m Message) chan error {
+		waits++
+		done := make(chan error, 1)
+		go func() { done <- c.Send(ctx, m) }() // ends with ctx
+		require.Eventually(t, func() bool { return c.Stats().SendWaits == waits }, wait, time.Millisecond)
+		return done
+	}
+
+	patience, giveUp := context.WithCancel(ctx)
+	ahead, behind := send(patience, Message{Payload: l}), send(ctx, Message{Head: []byte("behind")})
+	giveUp()
+	require.ErrorIs(t, get(t, ahead), context.Canceled)
+	require.NoError(t, get(t, behind))
+
+	ahead, behind = send(ctx, Message{Payload: l}), send(ctx, Message{Head: []byte("behind")})
+	r.send(rawPacket(wire.Packet{Epoch: rawEpoch}, wire.Record{Type: wire.Done, Payload: 1}))
+	require.NoError(t, get(t, ahead))
+	require.NoError(t, get(t, behind))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	require.True(t, c.rndv.full())
+}
+
+// TestWritableForEither: OnWritable is due when one of those whom TrySend has
+// refused has something to try again for, though another has not.
+func TestWritableForEither(t *testing.T) {
+	writable := make(chan struct{}, 100)
+	n, r, c := fullRing(t, Config{OnWritable: func(*Conn) { writable <- struct{}{} }})
+	for range 9 {
+		n.send(c, "", 10_000)
+	}
+	for _, size := range []int{10_000, 20_000} {
+		l, _ := n.list(size)
+		defer l.Release()
+		ok, err := c.TrySend(Message{Payload: l})
+		require.NoError(t, err)
+		require.False(t, ok)
+	}
+	require.Empty(t, writable)
+	r.send(rawPacket(wire.Packet{Epoch: rawEpoch, Credits: 6}))
+	get(t, writable)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	require.True(t, c.rndv.full())
+}

@@ -162,6 +162,9 @@ func (c *Conn) header(b buffer.RDMABuffer, wc *verbs.WC) (wire.Packet, error) {
 	if wc.Opcode == verbs.OpRecvWriteImm || int64(wc.ByteLen) > int64(b.Len()) {
 		return wire.Packet{}, c.protocol("%v of %d bytes", wc.Opcode, wc.ByteLen)
 	}
+	if !c.rx.started && !c.greeted() {
+		return wire.Packet{}, c.protocol("a packet before the dialer's first")
+	}
 	h, err := wire.ParsePacket(b.Bytes()[:wc.ByteLen])
 	switch {
 	case err != nil:
@@ -171,6 +174,14 @@ func (c *Conn) header(b buffer.RDMABuffer, wc *verbs.WC) (wire.Packet, error) {
 		err = c.protocol("more packets than it has credits for")
 	}
 	return h, err
+}
+
+// greeted reports whether the acceptor may speak: the dialer's first packet is out,
+// and what the handshake has set is there to be read.
+func (c *Conn) greeted() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.greet
 }
 
 // notices handles the DONE records of a packet that is about to be parked, and

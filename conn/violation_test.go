@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -147,4 +148,54 @@ func TestWriteWithImmediate(t *testing.T) {
 		require.Equal(t, FaultPeer, fe.Kind)
 		get(t, c.Done())
 	}
+}
+
+// TestPacketBeforeTheDialers: a packet that comes while Dial has not looked at the
+// acceptor's hello is of nobody whom anything is known of.
+func TestPacketBeforeTheDialers(t *testing.T) {
+	env.UserSpace(t, "whether an acceptor's first packet is held back is the kernel's")
+	dialing, on := make(chan struct{}), make(chan struct{})
+	script := &verbstest.Script{Call: func(c verbstest.Call) verbstest.Fault {
+		if c.Op != verbstest.CallConnect {
+			return verbstest.Fault{}
+		}
+		close(dialing)
+		return verbstest.Fault{Wait: on}
+	}}
+	n := newNode(t, nodeConfig{device: openFaulty(t, script), Config: Config{
+		Admit: func(*Conn, []byte, int64) bool { t.Error("a message of a peer that is not known yet"); return true },
+	}})
+	r := newRawPeer(t)
+	l, err := r.dev.Listen(t.Context(), env.ListenAddr())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	done := make(chan error, 1)
+	go func() { // ends with the connection
+		_, err := n.Dial(t.Context(), l.Addr())
+		done <- err
+	}()
+	get(t, dialing)
+	var c *Conn
+	n.mu.Lock()
+	for c = range n.conns {
+	}
+	n.mu.Unlock()
+	c.mu.Lock() // Dial can not take up what the acceptor has said
+	close(on)
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
+	defer cancel()
+	req, err := l.Accept(ctx)
+	require.NoError(t, err)
+	h, err := wire.ParseHello(req.PrivateData())
+	require.NoError(t, err)
+	ours := rawHello(func(o *wire.Hello) { o.Epoch = h.Epoch })
+	require.NoError(t, req.Accept(ctx, r.qp, verbs.ConnParam{PrivateData: ours, IRD: 8, ORD: 8}))
+	r.send(rawPacket(wire.Packet{}, wire.Record{Type: wire.Msg, Head: 2}, "hi"))
+	require.Eventually(t, func() bool { return c.Stats().PacketsReceived == 1 }, wait, time.Millisecond)
+	c.mu.Unlock()
+	if err := get(t, done); err != nil { // it may be the faster one
+		require.ErrorIs(t, err, ErrProtocol)
+	}
+	get(t, c.Done())
+	require.ErrorIs(t, c.Err(), ErrProtocol)
 }

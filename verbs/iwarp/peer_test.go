@@ -296,6 +296,43 @@ func TestReadsBeyondIRD(t *testing.T) {
 	}
 }
 
+// oursHello has the vendor extension, so that the peer may send immediate data.
+func oursHello() hello {
+	h := v2Hello()
+	h.ours, h.ext = true, wire.Extension{Ops7306: true, WaiveCRC: true}
+	return h
+}
+
+// Immediate data in the middle of a SEND ends the connection, and costs a shared queue only the receive that the SEND had taken.
+func TestImmediateInMidSend(t *testing.T) {
+	e := newEnd(t, endConfig{cfg: Config{CRC: CRCOff}, srq: true, rq: 2})
+	_, m := e.mem(128, driver.AccessLocalWrite)
+	other := *e
+	var err error
+	other.qp, err = e.pd.CreateQP(driver.QPAttr{SendCQ: e.scq, RecvCQ: e.rcq, SRQ: e.srq})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, other.qp.Destroy()) })
+	e.recv(1, sgeOf(m, 0, 64))
+	e.recv(2, sgeOf(m, 64, 64))
+
+	p, _ := dialPeer(t, e, oursHello())
+	p.send(wire.Header{Tagged: true, Last: true, Op: wire.OpWrite}, nil)
+	p.send(wire.Header{Op: wire.OpSend, QN: wire.QNSend, MSN: 1}, make([]byte, 8))
+	p.send(wire.Header{Op: wire.OpImm, QN: wire.QNSend, MSN: 1, Last: true}, make([]byte, wire.ImmLen))
+	wc := e.wait(e.rcq, 1)[0]
+	require.EqualValues(t, 1, wc.WRID)
+	require.Equal(t, driver.StatusWRFlushErr, wc.Status)
+	require.Equal(t, wire.TermRDMAPOpcode, p.terminated().Code)
+	require.NoError(t, p.c.Close())
+
+	e.recv(3, sgeOf(m, 0, 64)) // the queue has its place again
+	p, _ = dialPeer(t, &other, oursHello())
+	for i, id := range []uint64{2, 3} {
+		p.send(wire.Header{Op: wire.OpSend, QN: wire.QNSend, MSN: uint32(i + 1), Last: true}, make([]byte, 8))
+		require.Equal(t, id, e.waitOK(e.rcq, 1)[0].WRID)
+	}
+}
+
 // A responder says nothing before the initiator's first FPDU, whatever it has to say.
 func TestResponderIsSilentAtFirst(t *testing.T) {
 	e := strictEnd(t)

@@ -31,6 +31,8 @@ func (q *queuePair) onSegment() bool {
 		return q.peerBroke(wire.TermDDPMSNRange)
 	case h.Op.IsSend():
 		return q.onSend()
+	case h.Op.IsImm() && r.recv != nil: // they share a queue, where one message ends before the next begins
+		return q.peerBroke(wire.TermRDMAPOpcode)
 	}
 	if h.MO != 0 {
 		return q.peerBroke(wire.TermDDPInvalidMO)

@@ -66,6 +66,7 @@ func FuzzReceiver(f *testing.F) {
 	add(fpdu(wire.Header{Tagged: true, Op: wire.OpReadResp, STag: stag, TO: base + 1000}, make([]byte, 200)),
 		fpdu(wire.Header{Tagged: true, Op: wire.OpReadResp, STag: stag, TO: base + 1200, Last: true}, make([]byte, 300)))
 	add(fpdu(wire.Header{Op: wire.OpImm, QN: wire.QNSend, MSN: 1, Last: true}, make([]byte, 8)))
+	add(send(1, 0, false, 60), fpdu(wire.Header{Op: wire.OpImm, QN: wire.QNSend, MSN: 1, Last: true}, make([]byte, 8)))
 	add(fpdu(wire.Header{Op: wire.OpTerminate, QN: wire.QNTerminate, MSN: 1, Last: true},
 		wire.AppendTerminate(nil, &wire.Terminate{Code: wire.TermRDMAPAccess, HasDDP: true, DDP: wire.Header{QN: wire.QNReadReq, MSN: 1, Op: wire.OpReadReq}})))
 	f.Fuzz(func(t *testing.T, b []byte, chunk uint16, jumbo bool) {

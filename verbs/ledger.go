@@ -77,7 +77,7 @@ type ring struct {
 	head    uint64 // everything before is retired
 	tail    uint64 // next sequence
 	scanned uint64 // no un-signalled request before it is outstanding
-	told    uint64 // behind the last request whose completion the caller was given
+	told    uint64 // behind the last request whose completion the caller was given, or that is forgotten
 	live    int    // outstanding
 }
 
@@ -96,6 +96,9 @@ func (r *ring) full() bool { return r.live >= r.depth || r.tail-r.head > r.mask 
 
 // push adds a request and returns its sequence. The ring is not full.
 func (r *ring) push(e entry) uint64 {
+	if r.tail-r.told > r.mask { // its entry may be taken back, but what it replaces is gone
+		r.told = r.tail - r.mask
+	}
 	e.live, e.refs = true, 0
 	seq := r.tail
 	r.buf[seq&r.mask] = e
@@ -177,11 +180,7 @@ func (r *ring) complete(u uses, seq uint64, told bool) {
 // orphans empties the ring: the requests outstanding, and those that ended
 // behind the last completion that the caller was given, in posting order.
 func (r *ring) orphans(u uses, dst []Orphan, recv bool) []Orphan {
-	first := min(r.head, r.told)
-	if size := uint64(len(r.buf)); r.tail-first > size {
-		first = r.tail - size
-	}
-	for s := first; s < r.tail; s++ {
+	for s := min(r.head, r.told); s < r.tail; s++ {
 		e := &r.buf[s&r.mask]
 		if e.live || s >= r.told {
 			dst = append(dst, Orphan{e.wrid, recv})

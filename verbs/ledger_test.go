@@ -64,6 +64,19 @@ func TestRingTakesBack(t *testing.T) {
 	require.Empty(t, r.orphans(u, nil, false))
 }
 
+// A request that the device did not accept is nobody's orphan, although it has
+// taken the entry of one that was remembered.
+func TestRingForgetsTakenBack(t *testing.T) {
+	var u uses
+	r := newRing(2, 1, 0)
+	for i := range 4 {
+		r.complete(u, r.push(entry{wrid: uint64(i), signaled: true}), false)
+	}
+	r.push(entry{wrid: 4})
+	r.unpush(u, 1)
+	require.Equal(t, []Orphan{{1, false}, {2, false}, {3, false}}, r.orphans(u, nil, false))
+}
+
 func TestLedgerPanicsOnOurOwnBug(t *testing.T) {
 	u := uses{{mr: &MR{}, n: 0}}
 	require.Panics(t, func() { u.drop(0, 0) })

@@ -63,13 +63,15 @@ type entry struct {
 
 // ring is the ledger of a send or receive queue, in posting order. Sequences
 // count up for ever; head..tail may be outstanding. Its size is twice the depth,
-// so that one slow READ does not block the queue behind it, and so that requests
-// that ended without the caller's knowledge are remembered for a while.
+// so that requests that ended without the caller's knowledge are remembered for
+// a while. Where requests overtake each other it grows, so that a slow READ does
+// not block the queue behind it.
 type ring struct {
 	buf   []entry
 	refs  []uint32 // MR.index; perWR of them for each entry
 	perWR int
 	mask  uint64
+	most  uint64 // entries that it may grow to
 	depth int
 	recv  int32 // 1: a receive queue
 
@@ -81,21 +83,43 @@ type ring struct {
 	live    int    // outstanding
 }
 
-func newRing(depth, perWR int, base uint64) ring {
+// overtaken is how many entries a ring grows to at most. A request that so many
+// have overtaken is not going to end.
+const overtaken = 1 << 16
+
+func newRing(depth, perWR int, base uint64, inOrder bool) ring {
 	size := 2
 	for size < 2*depth {
 		size *= 2
 	}
+	most := size
+	if !inOrder {
+		most = max(size, overtaken)
+	}
 	return ring{
-		buf: make([]entry, size), refs: make([]uint32, size*perWR), perWR: perWR, mask: uint64(size - 1), depth: depth,
+		buf: make([]entry, size), refs: make([]uint32, size*perWR), perWR: perWR, mask: uint64(size - 1), most: uint64(most), depth: depth,
 		base: base, head: base, tail: base, scanned: base, told: base,
 	}
 }
 
-func (r *ring) full() bool { return r.live >= r.depth || r.tail-r.head > r.mask }
+func (r *ring) full() bool { return r.live >= r.depth || r.tail-r.head >= r.most }
+
+// grow doubles the ring.
+func (r *ring) grow() {
+	old, refs, was := r.buf, r.refs, r.mask
+	r.buf, r.refs, r.mask = make([]entry, 2*len(old)), make([]uint32, 2*len(refs)), 2*was+1
+	for s := r.head; s < r.tail; s++ {
+		from, to := int(s&was), int(s&r.mask)
+		r.buf[to] = old[from]
+		copy(r.refs[to*r.perWR:(to+1)*r.perWR], refs[from*r.perWR:])
+	}
+}
 
 // push adds a request and returns its sequence. The ring is not full.
 func (r *ring) push(e entry) uint64 {
+	if r.tail-r.head > r.mask {
+		r.grow()
+	}
 	if r.tail-r.told > r.mask { // its entry may be taken back, but what it replaces is gone
 		r.told = r.tail - r.mask
 	}

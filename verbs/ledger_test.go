@@ -11,7 +11,7 @@ import (
 func TestRingAcrossTheWrap(t *testing.T) {
 	m := &MR{index: 3}
 	var u uses
-	r := newRing(4, 1, 1<<seqBits-10)
+	r := newRing(4, 1, 1<<seqBits-10, true)
 	var early uint64
 	for i := range 40 {
 		require.False(t, r.full())
@@ -44,7 +44,7 @@ func TestRingAcrossTheWrap(t *testing.T) {
 func TestRingTakesBack(t *testing.T) {
 	m := &MR{index: 0}
 	var u uses
-	r := newRing(4, 2, 7)
+	r := newRing(4, 2, 7, true)
 	for range 4 {
 		r.push(entry{})
 		r.hold(&u, m)
@@ -64,11 +64,61 @@ func TestRingTakesBack(t *testing.T) {
 	require.Empty(t, r.orphans(u, nil, false))
 }
 
+// A ring grows while requests overtake one that is slow, through the wrap, and not
+// for ever: a device that never completes a request does not take all memory.
+func TestRingGrows(t *testing.T) {
+	for inOrder, want := range map[bool]int{true: 8, false: overtaken} {
+		m := &MR{index: 1}
+		var u uses
+		r := newRing(4, 1, 1<<seqBits-10, inOrder)
+		slow := r.push(entry{wrid: 77, signaled: true})
+		r.hold(&u, m)
+		n := 1
+		for ; !r.full(); n++ {
+			seq := r.push(entry{wrid: uint64(n), signaled: true})
+			r.hold(&u, m)
+			got, v := r.find(seq & seqMask)
+			require.Equal(t, vOK, v)
+			require.EqualValues(t, n, r.buf[got&r.mask].wrid)
+			r.complete(u, got, true)
+			require.Equal(t, 1, u.count(m))
+		}
+		require.Equal(t, want, n)
+		require.Len(t, r.buf, want)
+		seq, v := r.find(slow & seqMask)
+		require.Equal(t, vOK, v)
+		require.EqualValues(t, 77, r.buf[seq&r.mask].wrid)
+		r.complete(u, seq, true)
+		require.Zero(t, u.count(m))
+		require.Equal(t, r.tail, r.head)
+		require.False(t, r.full())
+	}
+}
+
+// What a ring had forgotten before it grew is not found again.
+func TestRingGrowsAndForgets(t *testing.T) {
+	var u uses
+	r := newRing(2, 1, 0, false)
+	for i := range 10 { // nobody is told
+		r.complete(u, r.push(entry{wrid: uint64(i), signaled: true}), false)
+	}
+	r.push(entry{wrid: 100, signaled: true})
+	for i := range 4 {
+		r.complete(u, r.push(entry{wrid: 101 + uint64(i), signaled: true}), false)
+	}
+	require.Len(t, r.buf, 8)
+	var ids []uint64
+	for _, o := range r.orphans(u, nil, false) {
+		ids = append(ids, o.WRID)
+	}
+	require.Equal(t, []uint64{100, 101, 102, 103, 104}, ids)
+}
+
 // A request that the device did not accept is nobody's orphan, although it has
 // taken the entry of one that was remembered.
 func TestRingForgetsTakenBack(t *testing.T) {
 	var u uses
-	r := newRing(2, 1, 0)
+	r := newRing(2, 1, 0, true)
 	for i := range 4 {
 		r.complete(u, r.push(entry{wrid: uint64(i), signaled: true}), false)
 	}

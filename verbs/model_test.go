@@ -2,6 +2,7 @@ package verbs_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,7 +32,7 @@ type modelWR struct {
 // of its checks; `make model` takes over a million.
 func TestLedgerModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		const depth = 8
+		depth := rapid.SampledFrom([]int{2, 8}).Draw(rt, "depth")
 		l := newLoop(func(c *driver.Caps) {
 			c.SignalAbove = rapid.SampledFrom([]int{0, 64}).Draw(rt, "signalAbove")
 		})
@@ -112,12 +113,15 @@ func TestLedgerModel(t *testing.T) {
 			require.NoError(rt, err)
 			for _, o := range orphans {
 				w := byWRID[o.WRID]
-				require.NotNil(rt, w)
+				require.NotNil(rt, w, "orphan %d was refused", o.WRID)
 				require.Equal(rt, w.recv, o.Recv)
 				end(w, "orphan")
 			}
-			for _, w := range wrs {
-				require.True(rt, w.told, "request %d (%v) has no end", w.wrid, w.op)
+			back := map[bool]int{}
+			for _, w := range slices.Backward(wrs) {
+				if back[w.recv]++; back[w.recv] <= depth { // the ledger remembers as far back as the queue is deep
+					require.True(rt, w.told, "request %d (%v) has no end", w.wrid, w.op)
+				}
 				w.retired = true
 			}
 			again, err := qp.Close()
@@ -167,6 +171,57 @@ func TestLedgerModel(t *testing.T) {
 			require.Equal(rt, out, got)
 			return got
 		}
+		post := func(rt *rapid.T, n int) {
+			var batch []verbs.SendWR
+			var model []*modelWR
+			for range n {
+				next++
+				w := &modelWR{
+					wrid: next, asked: rapid.Bool().Draw(rt, "signaled"),
+					op: rapid.SampledFrom([]verbs.Opcode{verbs.OpSend, verbs.OpWrite, verbs.OpRead}).Draw(rt, "op"),
+				}
+				wr := verbs.SendWR{WRID: w.wrid, Opcode: w.op, SGEs: sges(rt, w, 2)}
+				if w.asked {
+					wr.Flags = verbs.SendSignaled
+				}
+				batch, model = append(batch, wr), append(model, w)
+			}
+			l.mu.Lock()
+			l.refuse = rapid.SampledFrom([]int{-1, -1, 0, 1, 2}).Draw(rt, "refuse")
+			refuse := l.refuse
+			before := len(lq.sq)
+			l.mu.Unlock()
+			room := depth - live(false)
+			got, err := qp.PostSend(batch)
+			l.mu.Lock()
+			l.refuse = -1
+			posted := lq.sq[before:]
+			l.mu.Unlock()
+			if failed {
+				require.Zero(rt, got)
+				require.ErrorIs(rt, err, verbs.ErrQPState)
+				return
+			}
+			if got < n {
+				require.ErrorIs(rt, err, verbs.ErrQueueFull)
+			} else {
+				require.NoError(rt, err)
+			}
+			if refuse >= 0 {
+				require.LessOrEqual(rt, got, refuse)
+				require.LessOrEqual(rt, got, room)
+			} else {
+				require.Equal(rt, min(n, room), got, "however far a READ is behind")
+			}
+			require.Len(rt, posted, got)
+			for i, w := range model[:got] {
+				w.signaled = posted[i].Flags&driver.SendSignaled != 0
+				if w.asked || w.op == verbs.OpRead {
+					require.True(rt, w.signaled)
+				}
+				wrs, byWRID[w.wrid], byID[posted[i].WRID] = append(wrs, w), w, w
+			}
+		}
 
 		rt.Repeat(map[string]func(*rapid.T){
 			"register": func(rt *rapid.T) {
@@ -193,53 +248,17 @@ func TestLedgerModel(t *testing.T) {
 				mrs[i] = nil
 			},
 			"post send": func(rt *rapid.T) {
-				n := rapid.IntRange(1, 4).Draw(rt, "n")
-				var batch []verbs.SendWR
-				var model []*modelWR
-				for range n {
-					next++
-					w := &modelWR{
-						wrid: next, asked: rapid.Bool().Draw(rt, "signaled"),
-						op: rapid.SampledFrom([]verbs.Opcode{verbs.OpSend, verbs.OpWrite, verbs.OpRead}).Draw(rt, "op"),
+				post(rt, rapid.IntRange(1, 4).Draw(rt, "n"))
+			},
+			"overtake": func(rt *rapid.T) {
+				for range 4 * depth {
+					post(rt, 1)
+					i := slices.IndexFunc(lq.sq, func(wr driver.SendWR) bool { return wr.Opcode != driver.OpRead })
+					if i < 0 {
+						break
 					}
-					wr := verbs.SendWR{WRID: w.wrid, Opcode: w.op, SGEs: sges(rt, w, 2)}
-					if w.asked {
-						wr.Flags = verbs.SendSignaled
-					}
-					batch, model = append(batch, wr), append(model, w)
-				}
-				l.mu.Lock()
-				l.refuse = rapid.SampledFrom([]int{-1, -1, 0, 1, 2}).Draw(rt, "refuse")
-				refuse := l.refuse
-				before := len(lq.sq)
-				l.mu.Unlock()
-				room := depth - live(false)
-				got, err := qp.PostSend(batch)
-				l.mu.Lock()
-				l.refuse = -1
-				posted := lq.sq[before:]
-				l.mu.Unlock()
-				if failed {
-					require.Zero(rt, got)
-					require.ErrorIs(rt, err, verbs.ErrQPState)
-					return
-				}
-				if got < n {
-					require.ErrorIs(rt, err, verbs.ErrQueueFull)
-				} else {
-					require.NoError(rt, err)
-				}
-				if refuse >= 0 {
-					require.LessOrEqual(rt, got, refuse)
-				}
-				require.LessOrEqual(rt, got, room)
-				require.Len(rt, posted, got)
-				for i, w := range model[:got] {
-					w.signaled = posted[i].Flags&driver.SendSignaled != 0
-					if w.asked || w.op == verbs.OpRead {
-						require.True(rt, w.signaled)
-					}
-					wrs, byWRID[w.wrid], byID[posted[i].WRID] = append(wrs, w), w, w
+					lq.finish(i)
+					poll(rt, 1)
 				}
 			},
 			"post receive": func(rt *rapid.T) {

@@ -232,8 +232,8 @@ func (q *QP) admitLocked() (uint32, *owner, error) {
 		return 0, nil, fmt.Errorf("%w: queues", ErrLimit)
 	}
 	q.owner = own
-	q.sq = newRing(q.cfg.MaxSendWR, q.cfg.MaxSendSGE, slot.next)
-	q.rq = newRing(q.cfg.MaxRecvWR, q.cfg.MaxRecvSGE, slot.next)
+	q.sq = newRing(q.cfg.MaxSendWR, q.cfg.MaxSendSGE, slot.next, q.dev.caps.InOrderCompletions)
+	q.rq = newRing(q.cfg.MaxRecvWR, q.cfg.MaxRecvSGE, slot.next, true)
 	q.rq.recv = 1
 	return own, slot, nil
 }

@@ -45,6 +45,26 @@ func TestRetirement(t *testing.T) {
 	require.EqualValues(t, 1, s.Completions)
 }
 
+// On a device that lets SENDs overtake a READ, any number may: the queue is full
+// when as many as it is deep are outstanding, and not before.
+func TestOvertakenRead(t *testing.T) {
+	const depth = 4
+	r := newRig(t, nil, verbs.Config{}, verbs.QPConfig{MaxSendWR: depth})
+	r.send(verbs.SendWR{WRID: 1, Opcode: verbs.OpRead, Flags: verbs.SendSignaled, SGEs: r.sge(8)})
+	for id := range uint64(10 * depth) {
+		r.send(verbs.SendWR{WRID: 100 + id, Flags: verbs.SendSignaled, SGEs: r.sge(8)})
+		r.lq.finish(1)
+		require.Equal(t, []uint64{100 + id}, wrids(r.poll()))
+		require.Equal(t, 1, r.mr.InFlight())
+	}
+	n, err := r.qp.PostSend(make([]verbs.SendWR, depth))
+	require.Equal(t, depth-1, n)
+	require.ErrorIs(t, err, verbs.ErrQueueFull)
+	r.lq.finish(0)
+	require.Equal(t, []uint64{1}, wrids(r.poll()))
+	require.Zero(t, r.mr.InFlight())
+}
+
 // A caller that never asks for a completion does not fill its queue for ever.
 func TestNeverSignaled(t *testing.T) {
 	for _, depth := range []int{1, 2, 3, 8} {

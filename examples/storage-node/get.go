@@ -31,7 +31,7 @@ func (c *getCmd) Run(p *program) error {
 		bar := newProgress(p.stderr, c.Key)
 		defer bar.finish()
 		if c.File == "-" {
-			_, _, err := cl.Get(ctx, c.Key, offset, length, p.stdout, bar.update)
+			_, _, err := cl.Get(ctx, c.Key, offset, length, interruptibleWriter(ctx, p.stdout), bar.update)
 			return err
 		}
 		// What is no regular file (a device, a pipe) is written to, not replaced.
@@ -42,11 +42,11 @@ func (c *getCmd) Run(p *program) error {
 		if st, err := os.Stat(file); err == nil && st.IsDir() {
 			return fmt.Errorf("%s is a directory: name the file to write", c.File)
 		} else if err == nil && !st.Mode().IsRegular() {
-			f, err := os.OpenFile(file, os.O_WRONLY, 0)
+			f, err := until(ctx, func() (*os.File, error) { return os.OpenFile(file, os.O_WRONLY, 0) })
 			if err != nil {
 				return err
 			}
-			_, _, err = cl.Get(ctx, c.Key, offset, length, f, bar.update)
+			_, _, err = cl.Get(ctx, c.Key, offset, length, interruptibleWriter(ctx, f), bar.update)
 			return errors.Join(err, f.Close())
 		}
 		part := file + ".part-" + rand.Text()[:8]

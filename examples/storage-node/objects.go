@@ -20,12 +20,13 @@ type lsCmd struct {
 // Run lists objects: size in bytes, time, key.
 func (c *lsCmd) Run(p *program) error {
 	return c.do(p, func(ctx context.Context, cl *client.Client) error {
+		out := interruptibleWriter(ctx, p.stdout)
 		return cl.List(ctx, c.Prefix, func(i wire.Info) error {
 			size := fmt.Sprint(i.Size)
 			if i.Size < 0 {
 				size = "damaged"
 			}
-			_, err := fmt.Fprintf(p.stdout, "%14s  %s  %s\n", size, time.Unix(0, i.Modified).Format(time.RFC3339), i.Key)
+			_, err := fmt.Fprintf(out, "%14s  %s  %s\n", size, time.Unix(0, i.Modified).Format(time.RFC3339), i.Key)
 			return err
 		})
 	})

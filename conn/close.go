@@ -329,7 +329,7 @@ func (c *Conn) drain() {
 // drained reports whether no completion is to come. Sends that were not
 // signalled may have succeeded without one.
 func (c *Conn) drained() bool {
-	return (c.rq == c.l.rq || c.rq.posted() == 0) && c.allSent()
+	return (c.l.rq != nil || c.rq.posted() == 0) && c.allSent()
 }
 
 // drainProgress tells drain that completions have come.
@@ -412,13 +412,10 @@ func (c *Conn) buried() {
 		}
 		c.unref(e.pkt)
 	}
-	if c.rq != nil && c.rq != c.l.rq {
+	if c.l.rq == nil {
 		c.rq.releaseAll()
-	}
-	if c.l.rq != nil {
-		if err := c.l.rq.flush(); err != nil {
-			c.l.failAll(err)
-		}
+	} else if err := c.l.rq.flush(); err != nil {
+		c.l.failAll(err)
 	}
 	c.e.forget(c)
 	close(c.done)

@@ -75,3 +75,28 @@ func TestReusedQPN(t *testing.T) {
 	l.leave(c, 0)
 	require.NotNil(t, l.conn(c.qp.QPN()))
 }
+
+// Who is told of a connection before its queue pair is made may see to it at once,
+// where it has a receive queue of its own, too.
+func TestOwnReceivesWhileAccepting(t *testing.T) {
+	b := newNode(t, nodeConfig{Config: Config{noSRQ: true}})
+	a := newNode(t, nodeConfig{})
+	addr := b.listen()
+	for range 10 {
+		done := make(chan struct{})
+		go func() { // ends when a message has come
+			defer close(done)
+			for c := <-b.accepted; len(b.messages) == 0; {
+				c.Promote()
+				b.Stats()
+			}
+		}()
+		c, err := a.Dial(t.Context(), addr)
+		require.NoError(t, err)
+		a.send(c, "hi")
+		get(t, done)
+		<-b.messages
+		c.Close()
+		get(t, c.Done())
+	}
+}

@@ -236,10 +236,13 @@ func (e *Endpoint) join(remote string, dialer bool, cancel context.CancelFunc) (
 		return nil, err
 	}
 	c := &Conn{
-		id: lastID.Add(1), e: e, l: l, p: l.p, rq: l.rq, remote: netAddr(remote), dialer: dialer, greet: dialer,
+		id: lastID.Add(1), e: e, l: l, p: l.p, remote: netAddr(remote), dialer: dialer, greet: dialer,
 		maxSGE: max(min(e.caps.MaxSGE, maxSendSGE), 2),
 		done:   make(chan struct{}), cut: make(chan struct{}),
 		setUp: make(chan struct{}), hidden: make(chan struct{}), cancel: cancel, progress: make(chan struct{}, 1),
+	}
+	if c.rq = l.rq; c.rq == nil {
+		c.rq = newRecvQueue(e.pd, e.cfg.Credits, func(wrs []verbs.RecvWR) (int, error) { return c.qp.PostRecv(wrs) })
 	}
 	c.life, c.die = context.WithCancel(context.Background())
 	c.ops.sges = make([]verbs.SGE, 0, max(c.maxSGE, e.readSGE))
@@ -333,9 +336,6 @@ func (c *Conn) connect(ctx context.Context) error {
 	c.qp = qp
 	c.mu.Unlock()
 	c.bell.Store(qp)
-	if c.l.rq == nil {
-		c.rq = newRecvQueue(e.pd, e.cfg.Credits, qp.PostRecv)
-	}
 	c.l.enter(c)
 	return c.l.supply(ctx, c)
 }

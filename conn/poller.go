@@ -151,7 +151,7 @@ func (p *poller) settle(l *lane) {
 		if c.rx.reaped {
 			continue
 		}
-		if c.rq != l.rq && c.rq != nil {
+		if l.rq == nil {
 			if err := c.rq.flush(); err != nil {
 				c.recvFailed(err)
 			}

@@ -120,7 +120,7 @@ func (e *Endpoint) Stats() Stats {
 	s.Conns = len(e.conns)
 	for c := range e.conns {
 		s.add(c.Stats())
-		if c.rq != nil && c.l.rq == nil {
+		if c.l.rq == nil {
 			s.RecvPosted += c.rq.posted()
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/argonaut-rdma/argonaut/verbs"
 )
 
 // Shutdown ends the endpoint gracefully: it stops listening and dialing, refuses
@@ -207,24 +209,13 @@ func (e *Endpoint) destroy(ctx context.Context) (errs []error) {
 		}
 	}
 	for _, l := range e.lanes {
-		for _, wc := range l.leftover() {
-			l.rq.take(wc).Release()
-		}
-		note(l.cq.Close())
+		note(l.closeCQ())
 	}
 	for _, p := range e.pollers {
 		note(p.ch.Close())
 	}
 	for _, l := range e.lanes {
-		if l.srq == nil {
-			continue
-		}
-		orphans, err := l.srq.Close()
-		e.stats.orphans.Add(uint64(len(orphans)))
-		note(err)
-		if err == nil {
-			l.rq.releaseAll()
-		}
+		note(l.closeSRQ())
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 4*e.cfg.DrainTimeout)
 	defer cancel()
@@ -242,15 +233,39 @@ func (e *Endpoint) destroy(ctx context.Context) (errs []error) {
 	return errs
 }
 
+// closeCQ destroys the completion queue of a lane without connections, which no
+// poller looks at. It can be called again.
+func (l *lane) closeCQ() error {
+	for _, wrid := range l.leftover() {
+		l.rq.take(wrid).Release()
+	}
+	return l.cq.Close()
+}
+
+// closeSRQ destroys the shared receive queue, if there is one. It can be called
+// again.
+func (l *lane) closeSRQ() error {
+	if l.srq == nil {
+		return nil
+	}
+	orphans, err := l.srq.Close()
+	l.p.e.stats.orphans.Add(uint64(len(orphans)))
+	if err == nil {
+		l.rq.releaseAll()
+	}
+	return err
+}
+
 // leftover polls what connections that are gone have left in the queue: the
 // receives of an SRQ.
 func (l *lane) leftover() (recvs []uint64) {
+	var wcs [pollBatch]verbs.WC
 	for {
-		n, _ := l.cq.Poll(l.p.wcs[:])
+		n, _ := l.cq.Poll(wcs[:])
 		if n == 0 {
 			return recvs
 		}
-		for _, wc := range l.p.wcs[:n] {
+		for _, wc := range wcs[:n] {
 			if wc.WRID&wrKind == wrRecv && l.rq != nil {
 				recvs = append(recvs, wc.WRID)
 			}

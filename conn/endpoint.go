@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 
 	"github.com/argonaut-rdma/argonaut/buffer"
@@ -262,7 +263,7 @@ func (e *Endpoint) place() (*lane, error) {
 		}
 	}
 	for _, l := range *p.lanes.Load() {
-		if l.members < e.laneConns {
+		if l.members < e.laneConns && !l.failed.Load() {
 			return l, nil
 		}
 	}
@@ -277,12 +278,35 @@ func (e *Endpoint) place() (*lane, error) {
 	return l, nil
 }
 
-// forget ends a connection's part in the endpoint.
+// retire destroys a lane that has failed, once it has no connection: its receive
+// buffers would be out of use until Shutdown. It runs on the poller, between
+// batches, which looks at it no more. With e.mu.
+func (e *Endpoint) retire(l *lane) {
+	is := func(o *lane) bool { return o == l }
+	lanes := slices.DeleteFunc(slices.Clone(*l.p.lanes.Load()), is)
+	l.p.lanes.Store(&lanes)
+	e.lanes = slices.DeleteFunc(e.lanes, is)
+	e.wg.Add(1)
+	go func() { // ends when the device has destroyed the queues
+		defer e.wg.Done()
+		if err := errors.Join(l.closeCQ(), l.closeSRQ()); err != nil {
+			e.log.Error("destroying queues that have failed", "err", err)
+			e.mu.Lock()
+			e.lanes = append(e.lanes, l) // Shutdown tries again
+			e.mu.Unlock()
+		}
+	}()
+}
+
+// forget ends a connection's part in the endpoint. It runs on the poller.
 func (e *Endpoint) forget(c *Conn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c.l.members--
 	c.p.members--
+	if c.l.members == 0 && c.l.failed.Load() {
+		e.retire(c.l)
+	}
 	delete(e.conns, c)
 	e.past.add(c.Stats())
 	if len(e.conns) == 0 && e.idle != nil {
@@ -336,7 +360,9 @@ func (c *Conn) connect(ctx context.Context) error {
 	c.qp = qp
 	c.mu.Unlock()
 	c.bell.Store(qp)
-	c.l.enter(c)
+	if err := c.l.enter(c); err != nil {
+		return err
+	}
 	return c.l.supply(ctx, c)
 }
 

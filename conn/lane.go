@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/argonaut-rdma/argonaut/buffer"
 	"github.com/argonaut-rdma/argonaut/verbs"
@@ -27,7 +28,8 @@ type lane struct {
 	rq    *recvQueue // of srq
 	armed bool       // the poller's: an announcement is due
 
-	members int // connections; guarded by Endpoint.mu
+	members int         // connections; guarded by Endpoint.mu
+	failed  atomic.Bool // it gets no further ones, and goes with the last
 
 	mu    sync.RWMutex
 	conns map[uint32]*Conn // by QPN
@@ -56,12 +58,16 @@ func (e *Endpoint) newLane(p *poller) (*lane, error) {
 	return l, nil
 }
 
+// errLane is why a connection is not made on a lane that has failed meanwhile.
+var errLane = errors.New("the queues that it shares have failed")
+
 // event runs on the device's event goroutine: the CQ or the SRQ has failed, so
 // that completions are lost.
 func (l *lane) event(ev verbs.Event) {
 	if ev.Type == verbs.EventSRQLimitReached {
 		return
 	}
+	l.failed.Store(true)
 	l.failAll(fmt.Errorf("%v", ev.Type))
 }
 
@@ -84,11 +90,15 @@ func (l *lane) conn(qpn uint32) *Conn {
 	return l.conns[qpn]
 }
 
-// enter makes completions of c's QP find c.
-func (l *lane) enter(c *Conn) {
+// enter makes completions of c's QP find c, and c the failure of the lane.
+func (l *lane) enter(c *Conn) error {
 	l.mu.Lock()
 	l.conns[c.qp.QPN()] = c
 	l.mu.Unlock()
+	if l.failed.Load() {
+		return c.fault(FaultLocal, errLane)
+	}
+	return nil
 }
 
 // supply posts the receive buffers that c promises its peer. It blocks for arena

@@ -3,6 +3,7 @@ package conn
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"time"
 
@@ -85,4 +86,53 @@ func TestDeviceLostWhileDialing(t *testing.T) {
 	f.Inject(driver.Event{Type: driver.EventDeviceFatal})
 	require.ErrorIs(t, get(t, done), verbs.ErrDeviceLost)
 	close(answer)
+}
+
+// TestLaneLost: connections whose queues have failed end, those that are made then
+// get queues that work, and the others are given up.
+func TestLaneLost(t *testing.T) {
+	for _, typ := range []driver.EventType{driver.EventCQErr, driver.EventSRQErr} {
+		t.Run(typ.String(), func(t *testing.T) {
+			f := verbstest.NewFaulty(env.OpenDriver(t), nil)
+			faults := make(chan fault, 1)
+			b := newNode(t, nodeConfig{device: env.Core(t, f), Config: Config{Pollers: 1, OnFault: func(c *Conn, err error) {
+				for c.Err() != ErrClosed && !c.l.failed.Load() { // completions that are flushed may be faster
+					runtime.Gosched()
+				}
+				faults <- fault{c, err}
+			}}})
+			env.Need(t, b.useSRQ || typ == driver.EventCQErr, "it has no SRQ")
+			a := newNode(t, nodeConfig{})
+			addr := b.listen()
+			for range 2 {
+				c, err := a.Dial(t.Context(), addr)
+				require.NoError(t, err)
+				peer := get(t, b.accepted)
+				b.expect(peer, "on", a.send(c, "on", 100))
+				require.Equal(t, 1, b.Stats().Lanes)
+				old := peer.l
+				if typ == driver.EventCQErr {
+					f.Inject(driver.Event{Type: typ, CQ: f.CQs()[0]})
+				} else {
+					f.Inject(driver.Event{Type: typ, SRQ: f.SRQs()[0]})
+				}
+				x := get(t, faults)
+				require.Same(t, peer, x.c)
+				var fe *FaultError
+				require.ErrorAs(t, x.err, &fe)
+				if typ == driver.EventSRQErr {
+					require.Equal(t, FaultLocal, fe.Kind)
+				}
+				get(t, peer.Done())
+				get(t, c.Done())
+				require.NotContains(t, *b.pollers[0].lanes.Load(), old)
+				// Nothing is left of it.
+				require.Eventually(t, func() bool { return len(f.CQs()) == 0 && b.a.Account().Posted == 0 }, wait, time.Millisecond)
+			}
+			c, err := b.Dial(t.Context(), a.listen())
+			require.NoError(t, err)
+			c.l.failed.Store(true) // as if just when it is made
+			require.ErrorIs(t, c.l.enter(c), errLane)
+		})
+	}
 }

@@ -52,8 +52,8 @@ func (a *Arena) TryGet(n int, o Owner) (RDMABuffer, bool) {
 		return b, true
 	}
 	w := waiter{owner: o, bytes: int64(a.sizes[cl]), rest: cl}
-	if a.tryAcquire(&w) != nil {
-		a.countMissed(w.bytes)
+	if err := a.tryAcquire(&w); err != nil {
+		a.countMissed(w.bytes, err)
 		return RDMABuffer{}, false
 	}
 	return a.take(w.slot, n, &w), true
@@ -94,8 +94,8 @@ func (a *Arena) TryGetList(n int64, o Owner) (*List, bool) {
 	}
 	l := newList()
 	w.got = l.scratch[:0]
-	if a.tryAcquire(&w) != nil {
-		a.countMissed(w.bytes)
+	if err := a.tryAcquire(&w); err != nil {
+		a.countMissed(w.bytes, err)
 		l.Release()
 		return nil, false
 	}
@@ -183,13 +183,15 @@ func (a *Arena) countExhausted() {
 	a.mu.Unlock()
 }
 
-// countMissed counts a TryGet of n bytes that failed, and lets the arena grow by
-// so much.
-func (a *Arena) countMissed(n int64) {
+// countMissed counts a TryGet of n bytes that failed with err, and lets the arena
+// grow by so much if it was for want of memory.
+func (a *Arena) countMissed(n int64, err error) {
 	a.mu.Lock()
 	a.exhausted++
-	a.missed = max(a.missed, n)
-	a.wantMemory()
+	if errors.Is(err, errNoMemory) {
+		a.missed = max(a.missed, n)
+		a.wantMemory()
+	}
 	a.mu.Unlock()
 }
 

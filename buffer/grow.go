@@ -17,7 +17,7 @@ type growth struct {
 
 	// Under Arena.mu.
 	freeChunks int   // chunks that are free, but for those of the reserve
-	missed     int64 // bytes of the largest TryGet that failed since the arena grew
+	missed     int64 // bytes of the largest TryGet that found no memory since the arena grew
 	failed     error // why it can not grow for now
 	failures   uint64
 	grown      uint64

@@ -112,6 +112,23 @@ func TestTryGetGrows(t *testing.T) {
 	})
 }
 
+// Who may not have more does not make the arena grow.
+func TestQuotaDoesNotGrow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newArena(t, Config{Budget: 256 << 20, Initial: 16 << 20})
+		q := a.Owner("q", 1<<20)
+		_, ok := a.TryGetList(200<<20, q)
+		require.False(t, ok, "it can never fit")
+		b := mustGet(t, a, 1<<20, q)
+		_, ok = a.TryGet(1<<20, q)
+		require.False(t, ok, "the quota is spent")
+		synctest.Wait()
+		require.Zero(t, a.Stats().Grown)
+		require.EqualValues(t, 2, a.Stats().Exhausted)
+		b.Release()
+	})
+}
+
 func TestShrinkWhenIdle(t *testing.T) {
 	needVirtualTime(t)
 	verbstest.NoLeaks(t)

@@ -232,30 +232,33 @@ func (a *Arena) getCached(n int, cl uint8, id Owner) RDMABuffer {
 
 // getStacked is getCached from the stack of the core.
 func (a *Arena) getStacked(n int, cl uint8, id Owner, o *owner, limited bool, sh uint) RDMABuffer {
-	k := a.cores.pin()
-	if k == nil {
-		return RDMABuffer{}
-	}
-	lease := uint(k.id)
 	var st *slot
 	var num uint32
-	if !limited || o.charge(lease, int64(a.sizes[cl])) {
-		for e := &k.stacks[cl]; e.n > 0; {
-			e.n--
-			num = e.cells[e.n&(maxCached-1)].Load() - 1
-			x := &a.slots[num]
-			// If it fails, somebody has claimed the slot, and has made another
-			// entry if it is free again.
-			if state := x.state.Load(); count(state) == 0 && x.state.CompareAndSwap(state, state+1) {
-				st = x
-				break
+	if k := a.cores.pin(); k != nil {
+		lease := uint(k.id)
+		if !limited || o.charge(lease, int64(a.sizes[cl])) {
+			for e := &k.stacks[cl]; e.n > 0; {
+				e.n--
+				num = e.cells[e.n&(maxCached-1)].Load() - 1
+				x := &a.slots[num]
+				// If it fails, somebody has claimed the slot, and has made another
+				// entry if it is free again.
+				if state := x.state.Load(); count(state) == 0 && x.state.CompareAndSwap(state, state+1) {
+					st = x
+					break
+				}
+			}
+			if st == nil && limited {
+				o.leases[lease].left.Add(int64(a.sizes[cl]))
 			}
 		}
-		if st == nil && limited {
-			o.leases[lease].left.Add(int64(a.sizes[cl]))
-		}
+		a.cores.unpin(k)
 	}
-	a.cores.unpin(k)
+	// Who waits for quota may have called the leases back just while this Get had
+	// a charge, here or in getCached, that it has put back since.
+	if limited && a.gate.Load() != 0 {
+		a.putExcess(o, false)
+	}
 	if st == nil {
 		return RDMABuffer{}
 	}

@@ -72,6 +72,37 @@ func TestQuota(t *testing.T) {
 	})
 }
 
+// A Get that has charged a lease and then finds no slot puts the charge back where
+// who began to wait meanwhile does not look again: so it serves him.
+func TestChargePutBackServesWaiters(t *testing.T) {
+	bothModes(t, func(t *testing.T, mode func(*Arena) *Arena) {
+		synctest.Test(t, func(t *testing.T) {
+			a := mode(newArena(t, Config{Budget: 4 << 20}))
+			q := a.Owner("q", 2*Page)
+			held := mustGet(t, a, 1, q) // and a page is leased
+			o := a.owner(q)
+			sh := uint(0)
+			for !o.charge(sh, Page) { // as a Get that has found the gate open
+				sh++
+			}
+			got := make(chan RDMABuffer, 1)
+			go func() {
+				b, err := a.Get(context.Background(), 1, q)
+				require.NoError(t, err)
+				got <- b
+			}()
+			synctest.Wait()
+			require.Equal(t, 1, a.Stats().Waiting)
+			o.leases[sh].left.Add(Page) // its slot was taken by another
+			require.True(t, a.getStacked(1, 0, q, o, true, sh).IsZero(), "the caches are empty")
+			synctest.Wait()
+			require.Zero(t, a.Stats().Waiting)
+			require.Len(t, got, 1)
+			releaseAll([]RDMABuffer{held, <-got})
+		})
+	})
+}
+
 func TestReserveIsForControl(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newArena(t, Config{Budget: 4 << 20, Reserve: 1 << 20})

@@ -76,8 +76,8 @@ func (a *Arena) putSlow(s uint32, m uint64, cl uint8) {
 	}
 }
 
-// putExcess is what put has to do beyond the caches: a lease has grown too
-// much, or somebody waits.
+// putExcess is for who has added to the leases of o or to the caches: a lease has
+// grown too much, or somebody waits.
 func (a *Arena) putExcess(o *owner, excess bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

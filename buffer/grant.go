@@ -23,6 +23,7 @@ type Grant struct {
 	addr  uint64    // likewise
 	acc   verbs.Access
 	once  bool
+	gen   uint64 // counts the grants that it has been
 	timer *time.Timer
 	ended func(GrantEnd)
 }
@@ -150,31 +151,33 @@ func (b RDMABuffer) grantFor(g *Grant, qp *verbs.QP, t GrantTerms, grant func() 
 	defer g.mu.Unlock()
 	g.ended, g.once = t.Ended, t.Once
 	if t.Once {
-		over := func() { g.end(true) }
 		if g.kind == KeyWindow {
-			g.mw.OnInvalidate(over)
+			g.mw.OnInvalidate(g.ender(true))
 		} else {
-			g.key.OnInvalidate(over)
+			g.key.OnInvalidate(g.ender(true))
 		}
 	}
 	if t.Lifetime > 0 {
-		g.timer = time.AfterFunc(t.Lifetime, func() { g.end(false) })
+		g.timer = time.AfterFunc(t.Lifetime, g.ender(false))
 	}
 	return nil
 }
 
-// end ends the grant by itself.
-func (g *Grant) end(byPeer bool) {
-	g.mu.Lock()
-	if g.b.IsZero() { // revoked meanwhile
+// ender makes what ends the grant by itself. Under Grant.mu.
+func (g *Grant) ender(byPeer bool) func() {
+	gen := g.gen
+	return func() {
+		g.mu.Lock()
+		if g.b.IsZero() || g.gen != gen { // revoked meanwhile, and perhaps used again
+			g.mu.Unlock()
+			return
+		}
+		ended := g.ended
+		err := g.revokeLocked()
 		g.mu.Unlock()
-		return
-	}
-	ended := g.ended
-	err := g.revokeLocked()
-	g.mu.Unlock()
-	if ended != nil {
-		ended(GrantEnd{ByPeer: byPeer, Err: err})
+		if ended != nil {
+			ended(GrantEnd{ByPeer: byPeer, Err: err})
+		}
 	}
 }
 
@@ -239,12 +242,19 @@ func (g *Grant) Window(pd *verbs.PD) error {
 	if !g.b.IsZero() {
 		return fmt.Errorf("%w: the Grant is in use: Revoke it first", ErrInvalid)
 	}
+	return g.window(pd)
+}
+
+// window sees to it that g has a window of pd. Under Grant.mu.
+func (g *Grant) window(pd *verbs.PD) error {
 	if g.mw != nil && g.mw.PD() == pd {
 		return nil
 	}
+	if err := g.closeWindow(); err != nil {
+		return err
+	}
 	w, err := pd.AllocMW()
 	if err == nil {
-		err = g.closeWindow()
 		g.mw = w
 	}
 	return err
@@ -268,10 +278,10 @@ func (b RDMABuffer) GrantWindowInto(g *Grant, qp *verbs.QP, acc verbs.Access, wr
 	if caps := qp.Device().Caps(); !caps.MW2 || !caps.MWConfines {
 		return fmt.Errorf("%w: %s has no windows that confine", ErrNotSupported, qp.Device().Name())
 	}
-	if err := g.Window(qp.PD()); err != nil {
-		return err
-	}
 	return b.grant(g, qp, acc, func(_ *attachment, mr *verbs.MR, off uint64) error {
+		if err := g.window(qp.PD()); err != nil {
+			return err
+		}
 		if err := qp.BindMW(g.mw, mr, off, uint64(b.size()), acc, wrid); err != nil {
 			return errors.Join(err, g.closeWindow()) // not bound: nothing is in its way
 		}
@@ -312,6 +322,7 @@ func (b RDMABuffer) grant(g *Grant, qp *verbs.QP, acc verbs.Access, key func(at 
 	}
 	a.grants.Add(1)
 	g.b, g.at, g.acc, g.once = ref, at, acc, false
+	g.gen++
 	return nil
 }
 

@@ -187,6 +187,27 @@ func TestGrantTerms(t *testing.T) {
 	require.NoError(t, ay.Detach(context.Background(), y.pd))
 }
 
+// What would have ended a grant and comes late, after Revoke, does not end the
+// next one of the same Grant.
+func TestGrantEndsLate(t *testing.T) {
+	x, _ := connect(t)
+	needKeys(t, x)
+	a := x.attached(Config{Budget: 4 << 20})
+	b := mustGet(t, a, 1000, Anonymous)
+	g, err := b.GrantFor(x.qp, GrantTerms{Access: verbs.AccessRemoteRead, Lifetime: time.Hour})
+	require.NoError(t, err)
+	g.mu.Lock()
+	late := g.ender(false) // as the timer's, which waits for the lock when Revoke has it
+	g.mu.Unlock()
+	require.NoError(t, g.Revoke())
+	require.NoError(t, b.GrantInto(g, x.qp, verbs.AccessRemoteRead))
+	late()
+	require.False(t, g.Buffer().IsZero())
+	require.Equal(t, 1, a.Stats().Grants)
+	require.NoError(t, g.Revoke())
+	b.Release()
+}
+
 // GrantFor with Once needs both ends to have send with invalidate.
 func TestGrantOnceNotSupported(t *testing.T) {
 	a := newArena(t, Config{Budget: 4 << 20})

@@ -99,6 +99,28 @@ func TestGrantWindow(t *testing.T) {
 	releaseAll([]RDMABuffer{b, recv, sink})
 }
 
+// A grant that is refused leaves no window behind.
+func TestGrantWindowRefused(t *testing.T) {
+	verbstest.NoLeaks(t)
+	x, _ := connectWith(t, &verbstest.Script{Caps: func(c *driver.Caps) { c.ScopedKeys = false }})
+	needWindows(t, x)
+	a := newArena(t, Config{Budget: 4 << 20})
+	b := mustGet(t, a, 1000, Anonymous)
+	_, err := b.GrantWindow(x.qp, verbs.AccessRemoteRead, 1)
+	require.ErrorContains(t, err, "not attached to the PD of the QP")
+	require.NoError(t, a.Attach(context.Background(), x.pd))
+	_, err = b.GrantWindow(x.qp, verbs.AccessLocalWrite, 1)
+	require.ErrorContains(t, err, "give AccessRemoteRead, AccessRemoteWrite")
+	_, err = b.GrantWindowFor(x.qp, GrantTerms{Access: verbs.AccessLocalWrite, Lifetime: time.Hour}, 1)
+	require.ErrorContains(t, err, "give AccessRemoteRead, AccessRemoteWrite")
+	_, err = b.Slice(0, 0).GrantWindow(x.qp, verbs.AccessRemoteRead, 1)
+	require.ErrorIs(t, err, ErrInvalid)
+	for _, r := range x.pd.Device().Resources() {
+		require.NotEqual(t, verbs.KindMW, r.Kind, "%v", r)
+	}
+	b.Release()
+}
+
 // Where keys do not confine, only an arena that is said to be exposed grants,
 // and then with the key of its region.
 func TestTrustFabric(t *testing.T) {

@@ -50,7 +50,7 @@ func TestCgroupLimit(t *testing.T) {
 // Each exhaustion is a *LimitError with numbers and a remedy.
 func TestSystemLimitErrors(t *testing.T) {
 	cfg := Config{Budget: 1 << 48, NoHugePages: true}
-	err := cfg.mapMemory(&region{}, 1<<48, 0)
+	err := cfg.mapMemory(t.Context(), &region{}, 1<<48, 0)
 	var le *LimitError
 	require.ErrorAs(t, err, &le, "more than there are addresses")
 	require.ErrorIs(t, err, verbs.ErrLimit)

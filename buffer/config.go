@@ -47,8 +47,8 @@ type Config struct {
 	// so always, because the race detector does not see other memory.
 	Heap bool
 	// NoHugePages uses 4 KiB pages only. By default 2 MiB pages of the
-	// system's pool are tried, then transparent huge pages, then 4 KiB;
-	// Stats.Backing says which it was.
+	// system's pool are tried, and touched at once (Linux 5.14 and later), then
+	// transparent huge pages, then 4 KiB; Stats.Backing says which it was.
 	NoHugePages bool
 	// Prefault touches all memory in New, in parallel, so that no page fault
 	// happens later. Default off: a page is used when it is touched, or pinned

@@ -168,7 +168,7 @@ func (a *Arena) addRegion(ctx context.Context, i int) error {
 		have := a.total
 		a.mu.Unlock()
 		var m region
-		if err := a.cfg.mapMemory(&m, a.cfg.regionBytes(i), have); err != nil {
+		if err := a.cfg.mapMemory(ctx, &m, a.cfg.regionBytes(i), have); err != nil {
 			return err
 		}
 		a.mu.Lock()

@@ -1,6 +1,7 @@
 package buffer
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"unsafe"
@@ -8,13 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// The system calls for memory, which tests replace.
+var (
+	sysMmap    = unix.MmapPtr
+	sysMunmap  = unix.MunmapPtr
+	sysMadvise = unix.Madvise
+)
+
+const mapProt, mapFlags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_PRIVATE | unix.MAP_ANON
+
 // mapRegion maps size bytes: of 2 MiB pages from the system's pool, if huge and
-// it has so many; else with transparent huge pages, if huge and they are on;
-// else of 4 KiB pages. The memory is not in core dumps.
-func mapRegion(size int64, huge bool) (region, error) {
-	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_PRIVATE | unix.MAP_ANON
+// it gives so many to claim; else with transparent huge pages, if huge and they
+// are on; else of 4 KiB pages. The memory is not in core dumps.
+func mapRegion(size int64, huge bool, claim func(mem []byte) error) (region, error) {
 	if huge && size%hugePage == 0 {
-		if p, err := unix.MmapPtr(-1, 0, nil, uintptr(size), prot, flags|unix.MAP_HUGETLB|unix.MAP_HUGE_2MB); err == nil {
+		if p, err := mapPool(size, claim); err == nil {
 			return mapped(p, size, backHugeTLB)
 		}
 	}
@@ -23,7 +32,7 @@ func mapRegion(size int64, huge bool) (region, error) {
 	if huge && size >= hugePage {
 		extra = hugePage
 	}
-	p, err := unix.MmapPtr(-1, 0, nil, uintptr(size)+extra, prot, flags)
+	p, err := sysMmap(-1, 0, nil, uintptr(size)+extra, mapProt, mapFlags)
 	if err != nil {
 		return region{}, os.NewSyscallError("mmap", err)
 	}
@@ -31,26 +40,38 @@ func mapRegion(size int64, huge bool) (region, error) {
 	if extra > 0 {
 		skip := -uintptr(p) & (hugePage - 1)
 		if skip > 0 {
-			err = unix.MunmapPtr(p, skip)
+			err = sysMunmap(p, skip)
 			p = unsafe.Add(p, skip)
 		}
 		if err == nil && skip < extra {
-			err = unix.MunmapPtr(unsafe.Add(p, size), extra-skip)
+			err = sysMunmap(unsafe.Add(p, size), extra-skip)
 		}
 		if err != nil {
 			return region{}, os.NewSyscallError("munmap", err)
 		}
-		if unix.Madvise(unsafe.Slice((*byte)(p), size), unix.MADV_HUGEPAGE) == nil && thpOn() {
+		if sysMadvise(unsafe.Slice((*byte)(p), size), unix.MADV_HUGEPAGE) == nil && thpOn() {
 			backing = backTHP
 		}
 	}
 	return mapped(p, size, backing)
 }
 
+// mapPool maps size bytes of 2 MiB pages from the system's pool.
+func mapPool(size int64, claim func(mem []byte) error) (unsafe.Pointer, error) {
+	p, err := sysMmap(-1, 0, nil, uintptr(size), mapProt, mapFlags|unix.MAP_HUGETLB|unix.MAP_HUGE_2MB)
+	if err != nil {
+		return nil, err
+	}
+	if err := claim(unsafe.Slice((*byte)(p), size)); err != nil {
+		return nil, errors.Join(err, sysMunmap(p, uintptr(size)))
+	}
+	return p, nil
+}
+
 func mapped(p unsafe.Pointer, size int64, backing string) (region, error) {
 	mem := unsafe.Slice((*byte)(p), size)
-	unmap := func() error { return os.NewSyscallError("munmap", unix.MunmapPtr(p, uintptr(size))) }
-	if err := unix.Madvise(mem, unix.MADV_DONTDUMP); err != nil {
+	unmap := func() error { return os.NewSyscallError("munmap", sysMunmap(p, uintptr(size))) }
+	if err := sysMadvise(mem, unix.MADV_DONTDUMP); err != nil {
 		_ = unmap() // the first error says more
 		return region{}, os.NewSyscallError("madvise(MADV_DONTDUMP)", err)
 	}
@@ -63,17 +84,17 @@ func thpOn() bool {
 	return err == nil && !strings.Contains(string(b), "[never]")
 }
 
-// prefault touches every page of fresh memory. Where there is too little
-// memory it is an error, not a fault.
-func prefault(mem []byte) error {
+// populate touches every page of mem, whose contents stay. Where there is too
+// little memory it is an error, not a fault. ErrNotSupported: before Linux 5.14,
+// or of the Go heap with other flags.
+func populate(mem []byte) error {
 	for {
-		switch err := unix.Madvise(mem, unix.MADV_POPULATE_WRITE); err {
+		switch err := sysMadvise(mem, unix.MADV_POPULATE_WRITE); err {
 		case nil:
 			return nil
 		case unix.EINTR, unix.EAGAIN:
-		case unix.EINVAL: // before Linux 5.14, or of the Go heap with other flags
-			touch(mem)
-			return nil
+		case unix.EINVAL:
+			return ErrNotSupported
 		default:
 			return os.NewSyscallError("madvise(MADV_POPULATE_WRITE)", err)
 		}

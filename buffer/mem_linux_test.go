@@ -3,10 +3,12 @@ package buffer
 import (
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/argonaut-rdma/argonaut/test/env"
 	"github.com/argonaut-rdma/argonaut/verbs"
@@ -93,6 +95,110 @@ func TestMappedMemory(t *testing.T) {
 		t.Logf("%s", a.Stats().Backing)
 		b.Release()
 	}
+}
+
+// replace puts v in the place of a system call for the time of the test.
+func replace[T any](t *testing.T, call *T, v T) {
+	old := *call
+	*call = v
+	t.Cleanup(func() { *call = old })
+}
+
+// noPopulate is a kernel before Linux 5.14.
+func noPopulate(b []byte, advice int) error {
+	if advice == unix.MADV_POPULATE_WRITE {
+		return unix.EINVAL
+	}
+	return unix.Madvise(b, advice)
+}
+
+func TestPrefaultWithoutPopulate(t *testing.T) {
+	replace(t, &sysMadvise, noPopulate)
+	r := new(region)
+	require.NoError(t, (&Config{NoHugePages: true}).mapMemory(t.Context(), r, 4<<20, 0))
+	defer func() { require.NoError(t, r.unmap()) }()
+	require.NoError(t, prefaultAll(t.Context(), Config{}, []*region{r}))
+	require.Contains(t, vma(t, &r.mem[0]), "Rss:                4096 kB")
+}
+
+// pool2M is the system's pool of 2 MiB pages, made of smaller ones.
+type pool2M struct {
+	mapped, unmapped unsafe.Pointer
+	size             uintptr
+	policies         sync.Map // when it was touched
+}
+
+// newPool replaces the system's pool by one whose pages are touched with the
+// result touch.
+func newPool(t *testing.T, touch error) *pool2M {
+	p := new(pool2M)
+	replace(t, &sysMmap, func(fd int, off int64, addr unsafe.Pointer, n uintptr, prot, flags int) (unsafe.Pointer, error) {
+		ofPool := flags&unix.MAP_HUGETLB != 0
+		m, err := unix.MmapPtr(fd, off, addr, n, prot, flags&^(unix.MAP_HUGETLB|unix.MAP_HUGE_2MB))
+		if ofPool {
+			p.mapped, p.size = m, n
+		}
+		return m, err
+	})
+	replace(t, &sysMunmap, func(m unsafe.Pointer, n uintptr) error {
+		if m == p.mapped && n == p.size {
+			p.unmapped, p.mapped = m, nil
+		}
+		return unix.MunmapPtr(m, n)
+	})
+	replace(t, &sysMadvise, func(b []byte, advice int) error {
+		at := uintptr(unsafe.Pointer(unsafe.SliceData(b))) - uintptr(p.mapped)
+		if advice != unix.MADV_POPULATE_WRITE || p.mapped == nil || at >= p.size {
+			return unix.Madvise(b, advice)
+		}
+		mode, _, _ := getPolicy(unsafe.Pointer(unsafe.SliceData(b)))
+		p.policies.Store(mode, true)
+		if touch != nil {
+			return touch
+		}
+		return unix.Madvise(b, advice)
+	})
+	return p
+}
+
+// Pages that the pool has but does not give are not used: the arena goes on
+// without.
+func TestPoolGivesNothing(t *testing.T) {
+	needPolicies(t)
+	for _, err := range []error{unix.EFAULT, unix.EINVAL} { // the latter where one can not know
+		for _, nodes := range [][]int{nil, {0}} {
+			p := newPool(t, err)
+			r := new(region)
+			cfg := Config{NUMANodes: nodes}
+			require.NoError(t, cfg.mapMemory(t.Context(), r, 4<<20, 0))
+			require.NotNil(t, p.unmapped)
+			require.Nil(t, p.mapped)
+			require.NotEqual(t, backHugeTLB, r.backing)
+			require.NoError(t, prefaultAll(t.Context(), cfg, []*region{r}))
+			require.NoError(t, r.unmap())
+		}
+	}
+}
+
+// Pages of the pool are touched when they are mapped, and come from the nodes
+// that are asked for.
+func TestPoolIsTouched(t *testing.T) {
+	needPolicies(t)
+	p := newPool(t, nil)
+	r := new(region)
+	cfg := Config{NUMANodes: []int{0}}
+	require.NoError(t, cfg.mapMemory(t.Context(), r, 4<<20, 0))
+	require.Equal(t, backHugeTLB, r.backing)
+	require.Contains(t, vma(t, &r.mem[0]), "Rss:                4096 kB")
+	var modes []any
+	p.policies.Range(func(mode, _ any) bool {
+		modes = append(modes, mode)
+		return true
+	})
+	require.Equal(t, []any{int32(mpolBind)}, modes)
+	require.NoError(t, r.unmap())
+	require.ErrorIs(t, cfg.mapMemory(ended(), new(region), 4<<20, 0), context.Canceled)
+	require.Nil(t, p.mapped)
 }
 
 func TestMapFails(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 )
 
 // mapRegion maps size bytes; huge pages are the system's to choose.
-func mapRegion(size int64, _ bool) (region, error) {
+func mapRegion(size int64, _ bool, _ func([]byte) error) (region, error) {
 	mem, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
 		return region{}, os.NewSyscallError("mmap", err)
@@ -17,7 +17,5 @@ func mapRegion(size int64, _ bool) (region, error) {
 	return region{mem: mem, backing: backPages, unmap: func() error { return os.NewSyscallError("munmap", unix.Munmap(mem)) }}, nil
 }
 
-func prefault(mem []byte) error {
-	touch(mem)
-	return nil
-}
+// populate is of Linux.
+func populate([]byte) error { return ErrNotSupported }

@@ -53,22 +53,38 @@ func (c *Config) regionBytes(i int) int64 {
 }
 
 // mapMemory fills r in with size bytes of memory. have is how much the arena
-// has already.
-func (c *Config) mapMemory(r *region, size, have int64) error {
+// has already. Pages of the system's pool it touches, until ctx ends: the pool may
+// not give them though it has them (a limit of the cgroup, other NUMA nodes), and
+// who touches them then gets a signal.
+func (c *Config) mapMemory(ctx context.Context, r *region, size, have int64) error {
 	var m region
 	var err error
 	if c.Heap {
 		m = heapRegion(size)
-	} else if m, err = mapRegion(size, !c.NoHugePages); err != nil {
+	} else if m, err = mapRegion(size, !c.NoHugePages, func(mem []byte) error {
+		if err := c.bind(mem); err != nil {
+			return err
+		}
+		return touchAll(ctx, c.progress("touch", size), populate, mem)
+	}); err != nil {
 		return mapError(c.Budget, have, size, err)
 	}
-	if len(c.NUMANodes) > 0 && !c.Heap {
-		if err := bind(m.mem, c.NUMANodes); err != nil {
-			return errors.Join(err, m.unmap())
-		}
+	if err = ctx.Err(); err == nil && m.backing != backHugeTLB {
+		err = c.bind(m.mem)
+	}
+	if err != nil {
+		return errors.Join(err, m.unmap())
 	}
 	r.base, r.mem, r.backing, r.unmap = unsafe.Pointer(unsafe.SliceData(m.mem)), m.mem, m.backing, m.unmap
 	return nil
+}
+
+// bind makes fresh memory come from Config.NUMANodes, if there are any.
+func (c *Config) bind(mem []byte) error {
+	if len(c.NUMANodes) == 0 || c.Heap {
+		return nil
+	}
+	return bind(mem, c.NUMANodes)
 }
 
 // mapRegions maps the regions that an arena of cfg begins with, or none. The
@@ -78,7 +94,7 @@ func mapRegions(ctx context.Context, cfg Config) ([]region, error) {
 	first := rs[:(cfg.Initial+cfg.RegionSize-1)/cfg.RegionSize]
 	live := make([]*region, len(first))
 	for i := range first {
-		if err := cfg.mapMemory(&rs[i], cfg.regionBytes(i), int64(i)*cfg.RegionSize); err != nil {
+		if err := cfg.mapMemory(ctx, &rs[i], cfg.regionBytes(i), int64(i)*cfg.RegionSize); err != nil {
 			return nil, errors.Join(err, unmapAll(first))
 		}
 		rs[i].state = regionLive
@@ -122,23 +138,36 @@ func heapRegion(size int64) region {
 	return region{mem: mem, backing: backHeap, unmap: func() error { pin.Unpin(); return nil }}
 }
 
-// prefaultAll touches every page, on all cores. When ctx ends it stops after
-// the pieces that are being touched.
+// prefaultAll touches every page, on all cores, but for those of the system's
+// pool: see mapMemory. When ctx ends it stops after the pieces that are being
+// touched. What is in the memory stays.
 func prefaultAll(ctx context.Context, cfg Config, rs []*region) error {
-	const piece = 64 << 20
 	var total int64
+	var mems [][]byte
 	for _, r := range rs {
-		total += int64(len(r.mem))
+		if r.backing != backHugeTLB {
+			total += int64(len(r.mem))
+			mems = append(mems, r.mem)
+		}
 	}
-	p := cfg.progress("touch", total)
+	err := touchAll(ctx, cfg.progress("touch", total), prefault, mems...)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	return touchError(total, err)
+}
+
+// touchAll calls touch for pieces of mems, on all cores.
+func touchAll(ctx context.Context, p *progress, touch func([]byte) error, mems ...[]byte) error {
+	const piece = 64 << 20
 	var jobs []*job
-	for _, r := range rs {
-		for mem := r.mem; len(mem) > 0; {
+	for _, mem := range mems {
+		for len(mem) > 0 {
 			n := min(piece, len(mem))
 			part := mem[:n]
 			mem = mem[n:]
 			jobs = append(jobs, &job{run: func() error {
-				err := prefault(part)
+				err := touch(part)
 				if err == nil {
 					p.add(int64(n))
 				}
@@ -153,11 +182,18 @@ func prefaultAll(ctx context.Context, cfg Config, rs []*region) error {
 	for _, j := range jobs {
 		j.wait() // or the memory would be unmapped under it
 	}
-	err := errors.Join(errs...)
-	if err == nil || ctx.Err() != nil {
-		return err
+	return errors.Join(errs...)
+}
+
+// prefault touches every page of mem, in which buffers may be held. Where the
+// system says so, too little memory is an error, not a fault.
+func prefault(mem []byte) error {
+	err := populate(mem)
+	if errors.Is(err, ErrNotSupported) {
+		touch(mem)
+		return nil
 	}
-	return touchError(total, err)
+	return err
 }
 
 // touch writes to every page of fresh memory.

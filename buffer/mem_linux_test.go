@@ -1,6 +1,8 @@
 package buffer
 
 import (
+	"bytes"
+	"context"
 	"os"
 	"strings"
 	"sync"
@@ -12,6 +14,8 @@ import (
 
 	"github.com/argonaut-rdma/argonaut/test/env"
 	"github.com/argonaut-rdma/argonaut/verbs"
+	"github.com/argonaut-rdma/argonaut/verbs/driver"
+	"github.com/argonaut-rdma/argonaut/verbs/verbstest"
 )
 
 // vma is what /proc/self/smaps says of the mapping that holds p.
@@ -110,6 +114,20 @@ func noPopulate(b []byte, advice int) error {
 		return unix.EINVAL
 	}
 	return unix.Madvise(b, advice)
+}
+
+// Attaching to a device that pins touches what is held, and leaves it as it is.
+func TestTouchKeepsWhatIsHeld(t *testing.T) {
+	replace(t, &sysMadvise, noPopulate)
+	pd := openPD(t, noConfig, &verbstest.Script{Caps: func(c *driver.Caps) { c.Pins = true }})
+	a := newArena(t, Config{Budget: 1 << 20, Reserve: -1})
+	b := mustGet(t, a, 1<<20, Anonymous)
+	want := bytes.Repeat([]byte{0xab}, 1<<20)
+	copy(b.Bytes(), want)
+	require.NoError(t, a.Attach(context.Background(), pd))
+	require.True(t, bytes.Equal(want, b.Bytes()))
+	b.Release()
+	require.NoError(t, a.Detach(context.Background(), pd))
 }
 
 func TestPrefaultWithoutPopulate(t *testing.T) {

@@ -196,9 +196,10 @@ func prefault(mem []byte) error {
 	return err
 }
 
-// touch writes to every page of fresh memory.
+// touch writes to every page of mem and changes nothing, whoever writes there
+// meanwhile.
 func touch(mem []byte) {
 	for i := 0; i < len(mem); i += Page {
-		mem[i] = 0
+		atomic.OrUint32((*uint32)(unsafe.Pointer(&mem[i])), 0)
 	}
 }

@@ -10,12 +10,20 @@ import (
 	"github.com/argonaut-rdma/argonaut/buffer"
 )
 
-// await enters a question, and numbers its message. false: the link has ended.
-func (b *streamBulk) await(m *Message, p *pull) bool {
+// await enters a question, and numbers its message, as soon as less than maxAsked
+// wait for their answers. Errors: ctx's, why the link has ended.
+func (b *streamBulk) await(ctx context.Context, m *Message, p *pull) error {
+	select {
+	case b.asked <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-b.l.gone:
+		return b.reset()
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ended {
-		return false
+		return b.reset()
 	}
 	b.lastTID++
 	m.TID = b.lastTID
@@ -23,22 +31,28 @@ func (b *streamBulk) await(m *Message, p *pull) bool {
 		b.pulls = map[uint64]*pull{}
 	}
 	b.pulls[m.TID] = p
-	return true
+	return nil
 }
 
-// answered takes the question that m answers out of the table; nil for none.
-func (b *streamBulk) answered(m *Message) *pull {
+// reset is the end of what the peer was asked on a link that has ended.
+func (b *streamBulk) reset() error { return fmt.Errorf("%w: %w", ErrReset, b.l.failure()) }
+
+// take takes the question tid out of the table; nil for none.
+func (b *streamBulk) take(tid uint64) *pull {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	p := b.pulls[m.TID]
-	delete(b.pulls, m.TID)
+	p := b.pulls[tid]
+	if p != nil {
+		delete(b.pulls, tid)
+		<-b.asked
+	}
 	return p
 }
 
 // pushed ends a push whose answer has come.
 func (b *streamBulk) pushed(m *Message) {
 	defer m.Release()
-	p := b.answered(m)
+	p := b.take(m.TID)
 	switch {
 	case p == nil:
 	case len(m.Front) < 1 || m.Front[0] != pulledOK:
@@ -62,7 +76,7 @@ func refusedBy(m *Message) error {
 // pulled ends a pull whose answer has come.
 func (b *streamBulk) pulled(m *Message) {
 	defer m.Release()
-	p := b.answered(m)
+	p := b.take(m.TID)
 	switch {
 	case p == nil:
 		return
@@ -94,10 +108,10 @@ func (b *streamBulk) read(ctx context.Context, dst *buffer.List, src []Grant, of
 		off += uint64(n)
 		m.Front = AppendGrants(m.Front, asked)
 		p := &pull{dst: part, n: n, ch: make(chan error, 1)}
-		if !b.await(m, p) {
+		if err := b.await(ctx, m, p); err != nil {
 			part.Release()
 			m.Release()
-			return fmt.Errorf("%w: %w", ErrReset, b.l.failure())
+			return err
 		}
 		if b.post(m, p) != nil {
 			return <-p.ch // it does not fit, or the link has ended: either ends the pull
@@ -131,9 +145,9 @@ func (b *streamBulk) write(ctx context.Context, dst []Grant, off uint64, src *bu
 		var p *pull
 		if b.l.own&featurePushed != 0 {
 			p = &pull{n: int64(n), ch: make(chan error, 1)}
-			if !b.await(m, p) {
+			if err := b.await(ctx, m, p); err != nil {
 				m.Release()
-				return fmt.Errorf("%w: %w", ErrReset, b.l.failure())
+				return err
 			}
 			answers = append(answers, p)
 		}

@@ -18,6 +18,9 @@ const (
 	rdmaChunk = 256 << 10
 	// maxPulls bounds the pulls of a peer that are being answered at a time.
 	maxPulls = 256
+	// maxAsked bounds ours that have not been answered: the peer counts an answer
+	// off only when it has been sent, which may be behind its arrival.
+	maxAsked = maxPulls / 2
 )
 
 // The first byte of the front of a pulled, or pushed, frame.
@@ -46,6 +49,7 @@ type streamBulk struct {
 	serving int // pulls being answered
 	pulls   map[uint64]*pull
 	lastTID uint64
+	asked   chan struct{} // has one for each of pulls, until the link ends; capacity maxAsked
 }
 
 // streamGrant is a grant in the table. It is there, and holds a reference to its
@@ -68,6 +72,7 @@ type pull struct {
 
 func (b *streamBulk) init(l *link, framed bool, chunk int64) {
 	b.l, b.epoch, b.framed, b.chunk, b.most = l, l.m.nextEpoch(), framed, chunk, MaxGrants
+	b.asked = make(chan struct{}, maxAsked)
 }
 
 // limit has frames be no larger than both sides take: so many bytes of data, and
@@ -98,11 +103,7 @@ func (b *streamBulk) part(gs []Grant, off uint64, left int64) int64 {
 
 // fail ends a pull or push of ours, if it still waits.
 func (b *streamBulk) fail(tid uint64, err error) {
-	b.mu.Lock()
-	p := b.pulls[tid]
-	delete(b.pulls, tid)
-	b.mu.Unlock()
-	if p != nil {
+	if p := b.take(tid); p != nil {
 		p.finish(err)
 	}
 }
@@ -219,7 +220,7 @@ func (b *streamBulk) end() {
 	b.pulls = nil
 	b.mu.Unlock()
 	for _, p := range pulls {
-		p.finish(fmt.Errorf("%w: %w", ErrReset, b.l.failure()))
+		p.finish(b.reset())
 	}
 }
 

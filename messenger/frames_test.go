@@ -192,7 +192,7 @@ func TestFramesThatAreTooLarge(t *testing.T) {
 	for _, typ := range []uint16{typePull, typePush} {
 		m := NewMessage(typ)
 		w := &pull{ch: make(chan error, 1)}
-		require.True(t, b.await(m, w))
+		require.NoError(t, b.await(soon(t), m, w))
 		sc.unsendable(l, 0, typ, m.TID, ErrTooLarge)
 		m.Release()
 		require.ErrorIs(t, receiveOne(t, w.ch, "end"), ErrTooLarge)

@@ -422,7 +422,7 @@ func FuzzBulk(f *testing.F) {
 		dst = listOf(t, x.arena, make([]byte, 96))
 		asked := NewMessage(typePull)
 		mine := &pull{dst: dst.Share(), n: 96, ch: make(chan error, 1)}
-		require.True(t, tr.await(asked, mine))
+		require.NoError(t, tr.await(t.Context(), asked, mine))
 		asked.Release()
 
 		g := gs[which&1]

@@ -63,7 +63,7 @@ func TestRevokeAfterTheTransport(t *testing.T) {
 				ours := bytes.Repeat([]byte{0x55}, size)
 				dst.CopyFrom(ours)
 				pushers.Wait()
-				require.Equal(t, ours, bytesOf(dst))
+				require.True(t, bytes.Equal(ours, bytesOf(dst)), "the peer has written")
 			})
 		})
 	}

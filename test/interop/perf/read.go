@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -116,6 +117,9 @@ func readAll(ctx context.Context, r *bare.End, wr verbs.SendWR, count int) error
 		n, err := r.CQ.Poll(wcs)
 		if err = errors.Join(err, ctx.Err()); err != nil {
 			return err
+		}
+		if n == 0 {
+			runtime.Gosched() // or the runtime interrupts the loop with signals
 		}
 		for i := range wcs[:n] {
 			if wcs[i].Status != verbs.StatusSuccess {

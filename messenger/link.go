@@ -139,7 +139,7 @@ type link struct {
 
 func (m *Messenger) newLink(scheme, remote string, incoming bool) *link {
 	l := &link{m: m, scheme: scheme, remote: remote, incoming: incoming,
-		since: time.Now(), ready: make(chan struct{}), gone: make(chan struct{}), globalSeq: m.globalSeq.Add(1)}
+		since: time.Now(), ready: make(chan struct{}), gone: make(chan struct{}), globalSeq: m.nextGlobalSeq(0)}
 	l.touch(true)
 	return l
 }

@@ -51,10 +51,10 @@ func (l *link) retry(connectSeq uint64) error {
 func (l *link) retryGlobal(globalSeq uint64) error {
 	l.m.n.retriesGlobal.Add(1)
 	return l.attempting(func(c *Connection) error {
-		if err := c.session.RetryGlobal(globalSeq, l.m.globalSeq.Load()); err != nil {
+		if err := c.session.RetryGlobal(globalSeq, l.m.mostGlobalSeq()); err != nil {
 			return protocolError(err)
 		}
-		l.globalSeq = l.m.globalSeq.Add(1)
+		l.globalSeq = l.m.nextGlobalSeq(globalSeq)
 		return nil
 	})
 }
@@ -200,7 +200,7 @@ func (l *link) answer(in session.Incoming, r *hsResult) (a session.Answer, t tak
 		return a, t, nil
 	}
 	// Larger than that of an attempt of ours that lost the race: it may come later.
-	t.globalSeq = m.globalSeq.Add(1)
+	t.globalSeq = m.nextGlobalSeq(0)
 	l.owner.Store(c)
 	if err := l.failure(); err != nil {
 		c.lost(l, err) // it ended before it was known whose it is
@@ -437,6 +437,28 @@ func (m *Messenger) unregister(c *Connection) {
 		}
 	}
 	c.keys = nil
+}
+
+// nextGlobalSeq numbers an attempt to connect; it is larger than after.
+func (m *Messenger) nextGlobalSeq(after uint64) uint64 {
+	for {
+		old := m.globalSeq.Load()
+		n := max(old, after) + 1
+		if m.globalSeq.CompareAndSwap(old, n) {
+			return n
+		}
+	}
+}
+
+// clockSlack is by how much the clock may have been set back since an incarnation
+// of ours that peers remember.
+const clockSlack = 24 * time.Hour
+
+// mostGlobalSeq bounds what a peer can have heard of us, as counting begins at the
+// time of day. One that tells more would have all others take our next incarnation
+// for a late attempt of this one.
+func (m *Messenger) mostGlobalSeq() uint64 {
+	return max(m.globalSeq.Load(), uint64(time.Now().Add(clockSlack).UnixMilli()))
 }
 
 // seenAs replaces an unspecified IP address by the one that the transport sees.

@@ -68,6 +68,36 @@ func TestSessionTheft(t *testing.T) {
 	require.Zero(t, c.Stats().Reconnects+c.Stats().RemoteResets)
 }
 
+// A server may remember attempts of an incarnation whose clock was ahead of ours,
+// but not by more than a clock is ever set back.
+func TestClockSetBack(t *testing.T) {
+	server, owner, c, _ := ownedSession(t, Config{Name: EntityName{OSD, 0}}, Config{Name: EntityName{Client, 7}})
+	back, err := server.ConnectTo(Client, owner.Addrs())
+	require.NoError(t, err)
+	ahead := uint64(time.Now().Add(clockSlack / 2).UnixMilli())
+	remember := func(seq uint64) {
+		back.mu.Lock()
+		back.session.PeerGlobalSeq = seq
+		back.mu.Unlock()
+		c.mu.Lock()
+		l := c.link
+		c.mu.Unlock()
+		l.fail("test", errInjected)
+	}
+	remember(ahead)
+	r, err := c.Call(soon(t), NewMessage(1))
+	require.NoError(t, err)
+	r.Release()
+	require.Greater(t, owner.globalSeq.Load(), ahead)
+	retries := owner.Stats().RetriesGlobal
+	require.Positive(t, retries)
+
+	before := owner.globalSeq.Load()
+	remember(uint64(time.Now().Add(2 * clockSlack).UnixMilli()))
+	require.Eventually(t, func() bool { return owner.Stats().RetriesGlobal > retries }, patience, time.Millisecond)
+	require.Less(t, owner.globalSeq.Load(), before+1000)
+}
+
 // Nor is anybody found by the addresses of another, whose session it leaves alone: a
 // session of its own is refused with them, and by its addresses of before it is not
 // known for ever.

@@ -88,11 +88,11 @@ func (s *Session) Retry(connectSeq uint64) error {
 }
 
 // RetryGlobal: the server knows of a later attempt of ours. The global seq to
-// begin again with is the next one of all. last is the largest that we have given
-// any: it knows no other.
-func (s *Session) RetryGlobal(globalSeq, last uint64) error {
-	if globalSeq > last {
-		return fmt.Errorf("%w: global seq %d, the last one was %d", ErrProtocol, globalSeq, last)
+// begin again with is larger than globalSeq and than all of ours. most is the
+// largest that it can have heard of.
+func (s *Session) RetryGlobal(globalSeq, most uint64) error {
+	if globalSeq > most {
+		return fmt.Errorf("%w: global seq %d, at most %d can be known", ErrProtocol, globalSeq, most)
 	}
 	return nil
 }

@@ -149,7 +149,7 @@ func (r *scripted) do(t *testing.T, words []string) string {
 	case "SESSION_RETRY":
 		return says("%s", errText(s.Retry(f.num("cs"))))
 	case "SESSION_RETRY_GLOBAL":
-		return says("%s", errText(s.RetryGlobal(f.num("gs"), f.num("last"))))
+		return says("%s", errText(s.RetryGlobal(f.num("gs"), f.num("most"))))
 	case "WAIT":
 		s.LostRace()
 		return says("")

@@ -47,7 +47,8 @@ func (r *registration) registered() bool { return r.job != nil && !r.job.done() 
 // and, where the device pins, RLIMIT_MEMLOCK: see Preflight; and, where the
 // device pins, it touches the memory on all cores, which the device would do on
 // one. Attaching again changes nothing. It may take long for large arenas: see
-// Config.Progress; ctx ends it. A failure is a *BatchError or *LimitError.
+// Config.Progress; ctx ends it. A failure is a *BatchError or *LimitError; what
+// the device has registered and does not give up again is left to Detach or Close.
 func (a *Arena) Attach(ctx context.Context, pd *verbs.PD) error {
 	if err := a.lockAttach(ctx); err != nil {
 		return err
@@ -63,7 +64,7 @@ func (a *Arena) Attach(ctx context.Context, pd *verbs.PD) error {
 		return nil
 	}
 	if a.left(pd) != nil {
-		return fmt.Errorf("buffer: attach: an earlier Detach from this PD is not finished: call Detach again: %w", verbs.ErrBusy)
+		return fmt.Errorf("buffer: attach: an earlier Attach to or Detach from this PD is not undone: call Detach again: %w", verbs.ErrBusy)
 	}
 	caps := pd.Device().Caps()
 	if err := preflight(a.cfg, caps, systemLimits()); err != nil {
@@ -90,6 +91,9 @@ func (a *Arena) Attach(ctx context.Context, pd *verbs.PD) error {
 		}
 	}
 	if err := a.register(ctx, "attach", []*attachment{at}, live, at.acc); err != nil {
+		if at.registered() { // the rollback failed, too
+			a.detaching = append(a.detaching, at)
+		}
 		return err
 	}
 	a.publish(append(slices.Clone(*a.attachments.Load()), at))
@@ -105,8 +109,9 @@ func (a *Arena) touch(ctx context.Context, regions []int) error {
 	return prefaultAll(ctx, a.cfg, rs)
 }
 
-// register registers regions on every one of ats, on a pool, or on none. Under
-// attachSem; memory of the caller is guarded by the state of its entry.
+// register registers regions on every one of ats, on a pool, or on none. What can
+// not be rolled back stays in ats, and the BatchError says so. Under attachSem;
+// memory of the caller is guarded by the state of its entry.
 func (a *Arena) register(ctx context.Context, op string, ats []*attachment, regions []int, acc verbs.Access) error {
 	var total int64
 	for _, i := range regions {
@@ -164,6 +169,7 @@ func (a *Arena) register(ctx context.Context, op string, ats []*attachment, regi
 		}
 		if err != nil {
 			e.RolledBack = false
+			ats[n/len(regions)].regs[i].set(mrs[n])
 			res.LKey = mrs[n].LKey()
 			res.Err = errors.Join(res.Err, fmt.Errorf("and not deregistered again: %w", err))
 		}
@@ -214,7 +220,8 @@ func (a *Arena) attachment(pd *verbs.PD) *attachment {
 	return nil
 }
 
-// left is the attachment of a Detach that is not finished.
+// left is the attachment of a Detach that is not finished, or of an Attach that
+// is not undone.
 func (a *Arena) left(pd *verbs.PD) *attachment {
 	for _, at := range a.detaching {
 		if at.pd == pd {
@@ -288,15 +295,22 @@ func (a *Arena) deregister(ctx context.Context, ats []*attachment) (results []Re
 		}
 	}
 	for _, at := range ats {
-		left := false
-		for i := range at.regs {
-			left = left || at.regs[i].registered()
-		}
-		if !left {
+		if !at.registered() {
 			a.detaching = slices.DeleteFunc(a.detaching, func(o *attachment) bool { return o == at })
 		}
 	}
 	return results, ok
+}
+
+// registered reports whether a device may still access some region. Under
+// attachSem.
+func (at *attachment) registered() bool {
+	for i := range at.regs {
+		if at.regs[i].registered() {
+			return true
+		}
+	}
+	return false
 }
 
 // busy says what keeps the attachment from being ended.

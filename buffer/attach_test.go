@@ -241,6 +241,51 @@ func TestAttachIsAllOrNothing(t *testing.T) {
 	})
 }
 
+// What a failed Attach could not deregister again is left to Detach and Close.
+func TestAttachIsNotRolledBack(t *testing.T) {
+	verbstest.NoLeaks(t)
+	broken := errors.New("broken")
+	ctx := context.Background()
+	for name, closes := range map[string]bool{"detach": false, "close": true} {
+		t.Run(name, func(t *testing.T) {
+			var mended atomic.Bool
+			pd := openPD(t, iwarp.Config{}, &verbstest.Script{Call: func(c verbstest.Call) verbstest.Fault {
+				if c.Op == verbstest.CallRegMR && c.N == 1 || c.Op == verbstest.CallDeregister && !mended.Load() {
+					return verbstest.Fault{Err: broken}
+				}
+				return verbstest.Fault{}
+			}})
+			a, err := New(Config{Budget: 4 << 20, RegionSize: 1 << 20})
+			require.NoError(t, err)
+			err = a.Attach(ctx, pd)
+			require.ErrorContains(t, err, "and not deregistered again")
+			var be *BatchError
+			require.ErrorAs(t, err, &be)
+			require.False(t, be.RolledBack)
+			require.False(t, a.Attached(pd))
+			require.Equal(t, 3, regions(pd))
+			err = a.Attach(ctx, pd)
+			require.ErrorIs(t, err, verbs.ErrBusy)
+			require.ErrorContains(t, err, "call Detach again")
+			if closes {
+				err = a.Close(ctx)
+				var leak *LeakError
+				require.ErrorAs(t, err, &leak)
+				require.EqualValues(t, 3<<20, leak.Quarantined, "it stays mapped")
+				mended.Store(true)
+			} else {
+				require.ErrorIs(t, a.Detach(ctx, pd), broken)
+				mended.Store(true)
+				require.NoError(t, a.Detach(ctx, pd))
+				require.Zero(t, regions(pd))
+				require.NoError(t, a.Attach(ctx, pd))
+			}
+			require.NoError(t, a.Close(ctx))
+			require.Zero(t, regions(pd))
+		})
+	}
+}
+
 func TestDetachGoesOnWhereItFailed(t *testing.T) {
 	verbstest.NoLeaks(t)
 	broken := errors.New("broken")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -293,6 +294,51 @@ func TestGrowthFails(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		bs = append(bs, takeMany(t, a, 4, 256<<10, Anonymous)...)
 		require.Empty(t, a.Stats().GrowError)
+		releaseAll(bs)
+		require.NoError(t, a.Detach(context.Background(), x))
+		require.NoError(t, a.Detach(context.Background(), y))
+	})
+}
+
+// A region that one device refuses and another does not let go again stays
+// mapped, and is added later.
+func TestGrowthIsNotRolledBack(t *testing.T) {
+	needVirtualTime(t)
+	verbstest.NoLeaks(t)
+	broken := errors.New("broken")
+	synctest.Test(t, func(t *testing.T) {
+		var mended atomic.Bool
+		faulty := func(op verbstest.Op, from int) *verbstest.Script {
+			return &verbstest.Script{Call: func(c verbstest.Call) verbstest.Fault {
+				if c.Op == op && c.N >= from && !mended.Load() {
+					return verbstest.Fault{Err: broken}
+				}
+				return verbstest.Fault{}
+			}}
+		}
+		x := openPD(t, iwarp.Config{}, faulty(verbstest.CallDeregister, 0))
+		y := openPD(t, iwarp.Config{}, faulty(verbstest.CallRegMR, 2))
+		a := newArena(t, elastic())
+		require.NoError(t, a.Attach(context.Background(), x))
+		require.NoError(t, a.Attach(context.Background(), y))
+		bs := takeMany(t, a, 8, 256<<10, Anonymous)
+		synctest.Wait()
+		st := a.Stats()
+		require.Positive(t, st.GrowErrors)
+		require.Equal(t, 1, st.Leaving)
+		require.EqualValues(t, 3<<20, st.Mapped)
+		require.Equal(t, 3, regions(x))
+		require.Equal(t, 2, regions(y))
+		mended.Store(true)
+		bs = append(bs, takeMany(t, a, 4, 256<<10, Anonymous)...)
+		synctest.Wait()
+		n := a.Stats().Regions
+		require.Equal(t, n, regions(x), "what was registered still is not so twice")
+		require.Equal(t, n, regions(y))
+		for _, b := range bs {
+			require.NotNil(t, b.SGE(x).MR)
+			require.NotNil(t, b.SGE(y).MR)
+		}
 		releaseAll(bs)
 		require.NoError(t, a.Detach(context.Background(), x))
 		require.NoError(t, a.Detach(context.Background(), y))

@@ -175,7 +175,8 @@ type Registration struct {
 // than a device's MaxMRSize is registered in pieces. When a device has no room
 // left, registrations that are not in use are given up for it. Remote access is
 // given by RDMABuffer.Grant only. Errors: *MappingError, *BatchError (all has
-// been rolled back), ErrInvalid, ErrClosed, ErrExhausted (RegCacheConfig.MaxPieces), ctx's.
+// been rolled back, or what is left is given up by the next Register or Close),
+// ErrInvalid, ErrClosed, ErrExhausted (RegCacheConfig.MaxPieces), ctx's.
 func (m *Memory) Register(ctx context.Context, acc verbs.Access) (*Registration, error) {
 	if acc&^verbs.AccessLocalWrite != 0 {
 		return nil, fmt.Errorf("%w: access %v: memory is registered for local access; use RDMABuffer.Grant for the peer", ErrInvalid, acc)
@@ -232,22 +233,28 @@ func (m *Memory) Register(ctx context.Context, acc verbs.Access) (*Registration,
 func (c *RegCache) fill(ctx context.Context, e *entry) (*Registration, error) {
 	begin := time.Now()
 	err := c.register(ctx, e)
-	if err != nil && (errors.Is(err, verbs.ErrLimit) || errors.Is(err, verbs.ErrMemlock) || errors.Is(err, ErrExhausted)) && c.evict(ctx, -1) > 0 {
+	if err != nil && e.slots == nil && (errors.Is(err, verbs.ErrLimit) || errors.Is(err, verbs.ErrMemlock) || errors.Is(err, ErrExhausted)) && c.evict(ctx, -1) > 0 {
 		err = c.register(ctx, e)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e.took = time.Since(begin)
-	if err != nil {
-		e.state, e.err = entryGone, err
-		c.forget(e)
-	} else {
+	ready := e.ready
+	switch {
+	case err == nil:
 		e.state = entryLive
 		c.lastGen++
 		e.gen = c.lastGen
+	case e.slots != nil: // some of it is still registered
+		e.state, e.uses, e.ready = entryLeaving, 0, make(chan struct{})
+	default:
+		e.state, e.err = entryGone, err
+		c.forget(e)
+	}
+	if e.state != entryGone {
 		c.bytes += int64(len(e.m.mem))
 	}
-	close(e.ready)
+	close(ready)
 	if err != nil {
 		return nil, err
 	}
@@ -265,7 +272,8 @@ func (c *RegCache) forget(e *entry) {
 	e.m.poke()
 }
 
-// register makes the pieces of e and registers them, or none.
+// register makes the pieces of e and registers them, or none. If that can not be
+// rolled back, e keeps its slots.
 func (c *RegCache) register(ctx context.Context, e *entry) error {
 	m := e.m
 	if m.was != nil {
@@ -300,7 +308,11 @@ func (c *RegCache) register(ctx context.Context, e *entry) error {
 	}
 	if err := c.a.register(ctx, "register", *c.a.attachments.Load(), regions, e.acc); err != nil {
 		c.mu.Lock()
-		c.free = append(c.free, slots...)
+		if b, ok := errors.AsType[*BatchError](err); ok && !b.RolledBack {
+			e.slots = slots
+		} else {
+			c.free = append(c.free, slots...)
+		}
 		c.mu.Unlock()
 		if errors.Is(err, errFault) {
 			err = &MappingError{

@@ -3,8 +3,10 @@ package buffer
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -109,6 +111,54 @@ func TestMemoryIsReused(t *testing.T) {
 	_, err := ms[0].Register(context.Background(), verbs.AccessRemoteRead)
 	require.ErrorIs(t, err, ErrInvalid)
 	require.ErrorContains(t, err, "use RDMABuffer.Grant")
+}
+
+// What a failed Register could not deregister again is given up by the next one,
+// or by Close.
+func TestMemoryIsNotRolledBack(t *testing.T) {
+	verbstest.NoLeaks(t)
+	broken := errors.New("broken")
+	ctx := context.Background()
+	for name, again := range map[string]bool{"close": false, "register": true} {
+		t.Run(name, func(t *testing.T) {
+			var mended atomic.Bool
+			faulty := func(op verbstest.Op) *verbstest.Script {
+				return &verbstest.Script{Call: func(c verbstest.Call) verbstest.Fault {
+					if c.Op == op && !mended.Load() {
+						return verbstest.Fault{Err: broken}
+					}
+					return verbstest.Fault{}
+				}}
+			}
+			x, y := openPD(t, iwarp.Config{}, faulty(verbstest.CallDeregister)), openPD(t, iwarp.Config{}, faulty(verbstest.CallRegMR))
+			c := newCache(t, RegCacheConfig{PDs: []*verbs.PD{x, y}, MaxPieces: 2})
+			mem := anon(t, 2*Page)
+			defer closeCache(t, c)
+			m, err := c.Add(mem)
+			require.NoError(t, err)
+			_, err = m.Register(ctx, 0)
+			require.ErrorContains(t, err, "and not deregistered again")
+			require.Equal(t, 1, regions(x))
+			require.Equal(t, 1, c.Stats().FreePieces)
+			if again {
+				_, err = m.Register(ctx, 0)
+				require.ErrorIs(t, err, broken)
+				require.Equal(t, 1, regions(x))
+				mended.Store(true)
+				r := mustRegister(t, m, 0)
+				require.False(t, r.Cached())
+				require.Equal(t, 1, regions(x))
+				require.Equal(t, 1, regions(y))
+				r.Close()
+			} else {
+				var leak *LeakError
+				require.ErrorAs(t, m.Close(ctx), &leak)
+				mended.Store(true)
+			}
+			require.NoError(t, m.Close(ctx))
+			require.Zero(t, regions(x))
+		})
+	}
 }
 
 func TestMemoryInUseStays(t *testing.T) {

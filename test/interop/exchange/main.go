@@ -88,7 +88,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 type party struct {
 	messenger.BaseDispatcher
 	n    int
-	stop func(error) // with the first error
+	stop func(error) // ends the exchange; the first error is what it fails with
 
 	mu      sync.Mutex
 	conn    *messenger.Connection
@@ -252,11 +252,20 @@ func exchange(o options) (err error) {
 			err = fmt.Errorf("memory is left: %+v", acc)
 		}
 	}()
-	err = p.run(ctx, m, arena, o)
-	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
-		err = fmt.Errorf("%w (%w)", cause, err)
+	return errors.Join(verdict(ctx, p.run(ctx, m, arena, o)), shutdown(m))
+}
+
+// verdict is how the exchange went: what stop was called with first, if it was, whatever run says; run need not have noticed.
+func verdict(ctx context.Context, run error) error {
+	cause := context.Cause(ctx)
+	switch {
+	case cause == nil || errors.Is(run, cause):
+		return run
+	case run == nil:
+		return cause
+	default:
+		return fmt.Errorf("%w (%w)", cause, run)
 	}
-	return errors.Join(err, shutdown(m))
 }
 
 func (p *party) run(ctx context.Context, m *messenger.Messenger, arena *buffer.Arena, o options) error {

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/argonaut-rdma/argonaut/buffer"
 	"github.com/argonaut-rdma/argonaut/messenger"
 	"github.com/argonaut-rdma/argonaut/verbs/verbstest"
 )
@@ -79,6 +82,48 @@ func TestSchemeIsThatOfTheAddress(t *testing.T) {
 		require.Equal(t, scheme, got)
 		require.NoError(t, d.Close())
 	}
+}
+
+// What the other does wrong is an error also where all that was awaited has come.
+func TestViolation(t *testing.T) {
+	at := make(chan messenger.AddrVec, 1)
+	ended := make(chan error, 1)
+	go func() { // ends with the exchange
+		ended <- exchange(options{
+			device: "tcp", addr: "tcp://127.0.0.1:0", n: 1, limit: time.Minute, ready: func(v messenger.AddrVec) { at <- v },
+		})
+	}()
+	arena, err := buffer.New(buffer.Config{Budget: 16 << 20})
+	require.NoError(t, err)
+	m, err := messenger.New(messenger.Config{Name: messenger.EntityName{Type: messenger.OSD, Num: 1}, Arena: arena})
+	require.NoError(t, err)
+	m.SetPolicy(messenger.OSD, messenger.LosslessPeer())
+	addrs, err := messenger.ParseAddrs("tcp://127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, m.Bind(t.Context(), addrs))
+	c, err := m.ConnectTo(messenger.OSD, <-at)
+	require.NoError(t, err)
+	data := messenger.NewMessage(typeData)
+	data.Front = make([]byte, frontLen) // number 0, and the CRC32C of nothing
+	for _, msg := range []*messenger.Message{messenger.NewMessage(77), data, messenger.NewMessage(typeEnd)} {
+		require.NoError(t, c.Send(t.Context(), msg))
+	}
+	require.ErrorContains(t, <-ended, "a message of type 77")
+	require.NoError(t, shutdown(m))
+	require.NoError(t, closeArena(arena))
+}
+
+func TestVerdict(t *testing.T) {
+	violation, other := errors.New("violation"), errors.New("other")
+	ctx, stop := context.WithCancelCause(t.Context())
+	require.NoError(t, verdict(ctx, nil))
+	require.Equal(t, other, verdict(ctx, other))
+	stop(violation)
+	require.Equal(t, violation, verdict(ctx, nil))
+	require.Equal(t, violation, verdict(ctx, violation))
+	err := verdict(ctx, other)
+	require.ErrorIs(t, err, violation)
+	require.ErrorIs(t, err, other)
 }
 
 func TestExchangeWithoutPeer(t *testing.T) {

@@ -139,12 +139,18 @@ func newTCPEcho() (*tcpEcho, error) {
 
 func (e *tcpEcho) addr() string { return e.ln.Addr().String() }
 
-func (e *tcpEcho) close() error { return errors.Join(e.g.Wait(), e.ln.Close()) }
+// close waits until the other end has closed the connection; if there was none, it does not wait for one.
+func (e *tcpEcho) close() error {
+	err := e.ln.Close()
+	return errors.Join(err, e.g.Wait())
+}
 
 // tcpCall is tcpPing whose answers are read by one goroutine and waited for by
 // another, as calls over a shared connection are, with a deadline.
-func tcpCall(d time.Duration) (v float64, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), d+30*time.Second)
+func tcpCall(d time.Duration) (float64, error) { return tcpCallUntil(d, d+30*time.Second) }
+
+func tcpCallUntil(d, limit time.Duration) (v float64, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	server, err := startChild("tcp")
 	if err != nil {
@@ -167,6 +173,11 @@ func tcpCall(d time.Duration) (v float64, err error) {
 			}
 		}
 	}()
+	defer func() { // before the server, which ends with the connection
+		err = errors.Join(err, client.Close())
+		for range answers { //nolint:revive // until the reader has ended
+		}
+	}()
 	b := make([]byte, pingSize)
 	begin, n := time.Now(), 0
 	for time.Since(begin) < d {
@@ -183,11 +194,7 @@ func tcpCall(d time.Duration) (v float64, err error) {
 		}
 		n++
 	}
-	v = time.Since(begin).Seconds() / float64(n)
-	err = client.Close()
-	for range answers { //nolint:revive // until the reader has ended
-	}
-	return v, err
+	return time.Since(begin).Seconds() / float64(n), nil
 }
 
 // tcpPing bounces pingSize bytes for d and returns seconds per round trip.
@@ -201,6 +208,7 @@ func tcpPing(d time.Duration) (v float64, err error) {
 	if err != nil {
 		return 0, err
 	}
+	defer func() { err = errors.Join(err, client.Close()) }() // before the server, which ends with the connection
 	b := make([]byte, pingSize)
 	begin, n := time.Now(), 0
 	for time.Since(begin) < d {
@@ -212,5 +220,5 @@ func tcpPing(d time.Duration) (v float64, err error) {
 		}
 		n++
 	}
-	return time.Since(begin).Seconds() / float64(n), client.Close()
+	return time.Since(begin).Seconds() / float64(n), nil
 }

@@ -116,6 +116,18 @@ func TestDemo(t *testing.T) {
 	}
 }
 
+// The demonstration takes a largest object of any size.
+func TestDemoOfSize(t *testing.T) {
+	for size, part := range map[string]string{
+		"0":      "0 bytes of demo/0, from byte 0 on: same",
+		"1":      "1 bytes of demo/1, from byte 0 on: same",
+		"123456": "61728 bytes of demo/123456, from byte 61728 on: same",
+		"250000": "126544 bytes of demo/250000, from byte 123456 on: same",
+	} {
+		require.Contains(t, ok(t, nil, "demo", "--listen", "127.0.0.1:0", "--size", size), part)
+	}
+}
+
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{
 		{}, {"fly"}, {"put"}, {"put", "--server", "x"}, {"get", "--server", "x", "--range", "5-1", "k", "-"},

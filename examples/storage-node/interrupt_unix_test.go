@@ -89,27 +89,30 @@ func TestInterrupted(t *testing.T) {
 	require.Contains(t, fails(t, nil, to(p, "stat", "never")...), "no such object")
 }
 
+// silentPut starts a client whose standard input says nothing, and waits until the node has its transfer.
+func silentPut(t *testing.T, p *process) (cmd *exec.Cmd, silent io.Closer, said *bytes.Buffer) {
+	t.Helper()
+	cmd, said = command(to(p, "put", "never", "-")...), new(bytes.Buffer)
+	cmd.Stderr = said
+	silent, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	require.Eventually(t, func() bool { return p.stat()["transfers"] == "1" }, patience, patience/1000)
+	return cmd, silent, said
+}
+
 // A process that reads a pipe which says nothing ends with the first signal, a node that waits for it with the second.
 func TestSignals(t *testing.T) {
 	t.Parallel()
 	p := startNode(t, t.TempDir(), append(listen(adapter), "--grace", "1h")...)
-	put := func() (cmd *exec.Cmd, silent io.Closer, said *bytes.Buffer) {
-		cmd, said = command(to(p, "put", "never", "-")...), new(bytes.Buffer)
-		cmd.Stderr = said
-		silent, err := cmd.StdinPipe()
-		require.NoError(t, err)
-		require.NoError(t, cmd.Start())
-		require.Eventually(t, func() bool { return p.stat()["transfers"] == "1" }, patience, patience/1000)
-		return cmd, silent, said
-	}
-	first, _, said := put()
+	first, _, said := silentPut(t, p)
 	require.NoError(t, first.Process.Signal(syscall.SIGTERM))
 	require.Error(t, first.Wait())
 	require.Equal(t, exitError, first.ProcessState.ExitCode(), said)
 	require.Contains(t, said.String(), "storage-node: error: interrupted\n")
 	requireIdle(t, p, p.device())
 
-	second, silent, _ := put()
+	second, silent, _ := silentPut(t, p)
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	p.lineAfter(0, shutdownLine)
 	require.Eventually(t, func() bool { // the first of these may come before the one above has been noted
@@ -125,4 +128,21 @@ func TestSignals(t *testing.T) {
 	require.Equal(t, syscall.SIGTERM, p.cmd.ProcessState.Sys().(syscall.WaitStatus).Signal())
 	require.NoError(t, silent.Close())
 	require.Error(t, second.Wait())
+}
+
+// However long the grace is, what follows has its own time.
+func TestLongGrace(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for 9 s of grace")
+	}
+	t.Parallel()
+	p := startNode(t, t.TempDir(), append(listen(adapter), "--grace", "9s")...)
+	put, silent, _ := silentPut(t, p)
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
+	log := p.waitLog()
+	require.NoError(t, p.cmd.Wait(), log)
+	require.Contains(t, log, "end the transfers that are left: 1")
+	require.Contains(t, log, "posted 0, held 0,")
+	require.NoError(t, silent.Close())
+	require.Error(t, put.Wait())
 }

@@ -67,7 +67,5 @@ func TestDeviceLost(t *testing.T) {
 
 	stop()
 	<-watched
-	down, cancel := context.WithTimeout(context.Background(), serveShutdown)
-	defer cancel()
-	require.NoError(t, s.shutdown(down, 0, func(string) {}))
+	require.NoError(t, s.shutdown(ctx, 0, func(string) {}))
 }

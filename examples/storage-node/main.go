@@ -127,6 +127,6 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 
 // timeouts of shutting down.
 const (
-	serveShutdown  = 9 * time.Second // in all: an operator is promised 10
+	serveShutdown  = 6 * time.Second // after the grace: an operator is promised 7
 	clientShutdown = 3 * time.Second
 )

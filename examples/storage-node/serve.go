@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"os"
 	"os/signal"
 	"strings"
@@ -66,10 +65,8 @@ func (c *serveCmd) Run(p *program) error {
 	p.log.Info("serving", "addrs", strings.Join(addrs, ","), "data", c.Data, "arena", c.Arena.String(), "device", s.choice.Device, "device_chosen", s.choice.Why, "unfinished_blobs_removed", s.store.Swept())
 
 	s.watch(p)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), serveShutdown)
-	defer cancel()
 	n := 0
-	return s.shutdown(ctx, c.Grace, func(what string) {
+	return s.shutdown(p.ctx, c.Grace, func(what string) {
 		n++
 		p.log.Info("shutdown", "step", n, "what", what)
 	})

@@ -55,8 +55,6 @@ func startServer(ctx context.Context, cfg serverConfig) (s *server, err error) {
 		if err != nil {
 			// It has not served: the steps of its end would only hide the error.
 			cfg.level.Set(max(cfg.level.Level(), slog.LevelWarn))
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), serveShutdown) // nobody has connected yet: it is quick
-			defer cancel()
 			err = errors.Join(err, s.shutdown(ctx, 0, func(string) {}))
 			s = nil
 		}
@@ -106,21 +104,26 @@ func (s *server) device() string {
 func (s *server) addrs() messenger.AddrVec { return s.fabric.Messenger.Addrs() }
 
 // shutdown ends the server in order and calls step before each step. Transfers under way may take grace to end by
-// themselves. ctx bounds it all. What could not be released is named in the error.
+// themselves, and all that follows serveShutdown; that ctx has ended, as it does for whoever shuts down, cuts nothing short.
+// What could not be released is named in the error.
 func (s *server) shutdown(ctx context.Context, grace time.Duration, step func(string)) error {
 	var errs []error
+	ctx = context.WithoutCancel(ctx)
+	drain := func(d time.Duration) error {
+		ctx, cancel := context.WithTimeout(ctx, d)
+		defer cancel()
+		return s.node.Drain(ctx)
+	}
+	left := false
 	if s.node != nil {
 		step("node: refuse new transfers, let those under way end")
-		gctx, cancel := context.WithTimeout(ctx, grace)
-		err := s.node.Drain(gctx)
-		cancel()
-		if err != nil {
-			step(fmt.Sprintf("node: end the transfers that are left: %d", s.node.Stop()))
-			// Their clients are told; one that does not listen is not waited for.
-			gctx, cancel := context.WithTimeout(ctx, time.Second)
-			_ = s.node.Drain(gctx)
-			cancel()
-		}
+		left = drain(grace) != nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, serveShutdown)
+	defer cancel()
+	if left {
+		step(fmt.Sprintf("node: end the transfers that are left: %d", s.node.Stop()))
+		_ = drain(time.Second) // their clients are told; one that does not listen is not waited for
 	}
 	if s.fabric != nil {
 		errs = append(errs, s.fabric.CloseMessenger(ctx, step))

@@ -9,6 +9,7 @@ guest_addr6=fd09::1
 failures=()
 passed=()
 reported=()
+chosen= # 1: "only" has matched a step
 
 network_up() {
 	ip link add ve0 type veth peer name ve1
@@ -48,12 +49,18 @@ same_resources() {
 	done
 }
 
+# choose NAME tells whether "only" lets a step run.
+choose() {
+	[[ -n ${only-} ]] || return 0
+	[[ $1 =~ $only ]] && chosen=1
+}
+
 # step NAME COMMAND... runs a command, says how it ended and how long it took, and remembers a failure. Afterwards the
 # kernel must hold for user space what it held before. With "only" set, steps that do not match it are left out.
 step() {
 	local name=$1 start=$SECONDS status=0 held
 	shift
-	[[ -z ${only-} || $name =~ $only ]] || return 0
+	choose "$name" || return 0
 	printf '=== RUN   %s\n' "$name"
 	held=$(resources)
 	"$@" || status=$?
@@ -71,7 +78,7 @@ step() {
 # more; and when SECONDS has come to "until", it is left out.
 report() {
 	local before=${#failures[@]}
-	if [[ ${strict-1} != 1 && $SECONDS -gt ${until-999999} && (-z ${only-} || $1 =~ $only) ]]; then
+	if [[ ${strict-1} != 1 && $SECONDS -gt ${until-999999} ]] && choose "$1"; then
 		reported+=("$1 (left out: no time)")
 		return
 	fi
@@ -85,8 +92,9 @@ report() {
 # always runs a step whatever "only" says.
 always() { only='' "$@"; }
 
-# finish prints the summary and exits.
+# finish prints the summary and exits. An "only" that no step has matched is a failure.
 finish() {
+	[[ -z ${only-} || -n $chosen ]] || failures+=("no step matches $only")
 	[[ ${#passed[@]} -eq 0 ]] || printf 'ok    %s\n' "${passed[@]}"
 	[[ ${#reported[@]} -eq 0 ]] || printf 'REPORTED, does not decide: %s\n' "${reported[@]}"
 	if [[ ${#failures[@]} -gt 0 ]]; then

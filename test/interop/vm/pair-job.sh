@@ -117,21 +117,29 @@ carrier() {
 # administratively STATE sets the interface "up" or "down".
 administratively() { ip link set eth0 "$1"; }
 
-# interrupted PHASE DOWN UP takes the path away for a second, again and again, by the commands DOWN and UP. (More often
-# than rdma_cm asks again, every 4 s, few new connections would come about.)
+# flap DOWN UP takes the path away for a second, again and again, by the commands DOWN and UP, and writes a line for each
+# time to /run/tmp/flaps. (More often than rdma_cm asks again, every 4 s, few new connections would come about.)
+flap() {
+	while sleep 2; do
+		if $1; then echo "$1" >>/run/tmp/flaps; fi
+		sleep 1
+		$2
+		sleep 10
+	done
+}
+
+# interrupted PHASE DOWN UP is both while the path flaps; that it never did is a failure.
 interrupted() {
 	local status=0 flapper
-	(while sleep 2; do
-		$2
-		sleep 1
-		$3
-		sleep 10
-	done) &
+	: >/run/tmp/flaps
+	flap "$2" "$3" &
 	flapper=$!
 	both "$1" 3 4000000 || status=1
 	kill "$flapper" 2>/dev/null
 	wait "$flapper" 2>/dev/null
-	$3
+	$3 || status=1
+	echo "the path was taken away $(wc -l </run/tmp/flaps) times"
+	[[ -s /run/tmp/flaps ]] || status=1
 	return "$status"
 }
 

@@ -243,7 +243,13 @@ func (l *link) params(c *Connection, here netip.Addr, seen, target msgr2.Addr) h
 		if ours := c.toldOurs(); len(ours) > 0 {
 			p.addrs, p.ours = ours, nil
 		}
-		p.policy = func(EntityType) Policy { return c.policyNow() }
+		p.policy = func(EntityType) Policy {
+			pol := c.policyNow()
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			pol.Secure = m.policyFor(c.peerType, false).Secure // that of the moment, see SetPolicy
+			return pol
+		}
 	} else {
 		p.globalID = m.globalID.Add(1)
 		p.policy = l.policyTowards

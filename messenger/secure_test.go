@@ -288,3 +288,36 @@ func TestSecureSteadyStateAllocatesNothing(t *testing.T) {
 		}
 	})
 }
+
+// Policy.Secure is that of the moment also where a session that exists connects again.
+func TestSecureFromTheNextTransportOn(t *testing.T) {
+	both := func(name EntityName) Config {
+		return Config{Name: name, Auth: []Auth{sharedKey{"abc"}}, Modes: []Mode{ModeCRC, ModeSecure}}
+	}
+	server, client := newMessenger(t, both(EntityName{OSD, 0})), newMessenger(t, both(EntityName{Client, 7}))
+	server.SetPolicy(Client, StatefulServer())
+	server.AddDispatcher(&handler{dispatch: echo})
+	client.SetPolicy(OSD, LosslessClient())
+	require.NoError(t, server.Bind(soon(t), anyAddr(SchemeTCP)))
+	c, err := client.ConnectTo(OSD, server.Addrs())
+	require.NoError(t, err)
+	call := func(want Mode) {
+		r, err := c.Call(soon(t), NewMessage(1))
+		require.NoError(t, err)
+		r.Release()
+		require.Equal(t, want, c.Mode())
+	}
+	for _, want := range []Mode{ModeSecure, ModeCRC} {
+		before := ModeCRC + ModeSecure - want
+		call(before)
+		p := LosslessClient()
+		p.Secure = want == ModeSecure
+		client.SetPolicy(OSD, p)
+		c.mu.Lock()
+		l := c.link
+		c.mu.Unlock()
+		l.fail("test", errInjected)
+		call(want)
+	}
+	require.EqualValues(t, 2, c.Stats().Reconnects)
+}

@@ -78,3 +78,27 @@ func TestFastHandlers(t *testing.T) {
 		require.EqualValues(t, 1, s.Stats().HandlerPanics)
 	})
 }
+
+// A call whose FastDispatch panics is over for who drains.
+func TestDrainSeesThatAFastHandlerHasPanicked(t *testing.T) {
+	began, end := make(chan *Message, 1), make(chan struct{})
+	p := newPairOf(t, SchemeTCP, StatefulServer(), LosslessClient(), &handler{fast: func(m *Message) bool {
+		began <- m
+		<-end
+		panic("in a test")
+	}})
+	ended := make(chan error, 1)
+	go func() { // ends with the panic
+		_, err := p.c.Call(soon(t), NewMessage(1))
+		ended <- err
+	}()
+	m := <-began
+	p.server.servedCall() // Drain has looked when it has taken that
+	drained := make(chan error, 1)
+	go func() { drained <- p.server.Drain(soon(t)) }()
+	require.Eventually(t, func() bool { return len(p.server.servedOne) == 0 }, patience, time.Millisecond)
+	close(end)
+	require.NoError(t, <-drained)
+	require.Error(t, <-ended)
+	m.Release()
+}

@@ -61,13 +61,18 @@ func (c *Connection) served(m *Message) {
 		delete(c.serving, m.callTID)
 	}
 	c.mu.Unlock()
+	c.m.servedCall()
 	if m.cancel != nil {
 		m.cancel()
 	}
 	m.serving, m.callTID, m.ctx, m.cancel = false, 0, nil, nil
 	m.stopped.Store(false)
+}
+
+// servedCall has finishHandlers, if somebody is there, look again.
+func (m *Messenger) servedCall() {
 	select {
-	case c.m.servedOne <- struct{}{}: // finishHandlers, if somebody is there, looks again
+	case m.servedOne <- struct{}{}:
 	default:
 	}
 }
@@ -76,11 +81,12 @@ func (c *Connection) served(m *Message) {
 // leaked would hold up Shutdown.
 func (c *Connection) abandon(tid uint64) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if m := c.serving[tid]; m != nil {
 		m.stop()
 		delete(c.serving, tid)
 	}
+	c.mu.Unlock()
+	c.m.servedCall()
 }
 
 // cancelServing ends the context of a call that its caller has given up.

@@ -196,12 +196,7 @@ func (c *Connection) refuseSends() {
 // finishHandlers waits until no handler runs or is due, and every call that is
 // being served has been released, or ctx ends.
 func (m *Messenger) finishHandlers(ctx context.Context, connections []*Connection) error {
-	defer func() {
-		select {
-		case m.servedOne <- struct{}{}: // Drain and Shutdown may both wait
-		default:
-		}
-	}()
+	defer m.servedCall() // Drain and Shutdown may both wait
 	for {
 		if busy := m.ex.wait(ctx.Done()); busy > 0 {
 			return fmt.Errorf("%d handlers still running: %w", busy, ctx.Err())

@@ -83,7 +83,7 @@ type Connection struct {
 	draining   bool         // a goroutine runs drain
 	refuse     bool         // no new sends but replies: shutting down
 	mute       bool         // no new sends at all
-	down       bool         // marked down: nothing is dispatched any more
+	down       bool         // marked down, or HandleReset was called: nothing is dispatched any more
 	ackQueued  bool         // an ACK waits to be sent
 	ackArmed   bool         // ackTimer runs
 	askOnOpen  bool         // a keepalive is to be sent as soon as the connection is open
@@ -144,6 +144,7 @@ func (c *Connection) open(l *link, r *hsResult) {
 		return
 	}
 	c.link, c.err = l, nil
+	c.strand.open()
 	what := "session opened"
 	c.policy.Lossy = c.session.Policy.Lossy
 	switch {
@@ -167,9 +168,9 @@ func (c *Connection) open(l *link, r *hsResult) {
 	c.m.n.created.Add(1)
 	c.fastHandle(l.incoming)
 	if l.incoming {
-		c.strand.push(event{kind: eventAccept})
+		c.strand.opened(event{kind: eventAccept})
 	} else {
-		c.strand.push(event{kind: eventConnect})
+		c.strand.opened(event{kind: eventConnect})
 	}
 }
 

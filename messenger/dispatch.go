@@ -248,6 +248,7 @@ func (c *Connection) runHandlers(_ handlerMark, e event) {
 	}()
 	c.mu.Lock()
 	down := c.down
+	c.down = down || e.kind == eventReset // a message may come behind it, from FastDispatch
 	c.mu.Unlock()
 	if down || c.m.discarding.Load() {
 		c.discard(e)
@@ -280,7 +281,7 @@ func (c *Connection) runHandlers(_ handlerMark, e event) {
 }
 
 // discard gives up what has not been handled, and is not going to be: the session was
-// marked down, or the messenger shuts down and does not wait any more. (Ceph:
+// marked down or has been reset, or the messenger shuts down and does not wait any more. (Ceph:
 // DispatchQueue::shutdown.)
 func (c *Connection) discard(e event) {
 	if e.m == nil {

@@ -1,6 +1,7 @@
 package messenger
 
 import (
+	"context"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -27,6 +28,70 @@ func (f *fastRecorder) note(c *Connection, what string) {
 	if err := c.Messenger().Shutdown(nil); err == nil { //nolint:staticcheck // it is refused before it looks at it
 		f.got.add("Shutdown did not notice that it is in a handler")
 	}
+}
+
+// ender ends the transport where it is told of it, or of a message, and notes the
+// order of what comes behind.
+type ender struct {
+	handler
+	atOnce bool
+	got    syncSlice[string]
+	reset  chan struct{}
+	held   atomic.Pointer[Message]
+}
+
+func (e *ender) FastHandleConnect(*Connection) {}
+
+func (e *ender) FastHandleAccept(c *Connection) {
+	if e.atOnce {
+		e.end(c)
+	}
+}
+
+func (e *ender) end(c *Connection) {
+	c.mu.Lock()
+	l := c.link
+	c.mu.Unlock()
+	l.fail("test", errInjected)
+}
+
+func newEnder(t *testing.T, atOnce bool) (*ender, *Connection) {
+	e := &ender{atOnce: atOnce, reset: make(chan struct{})}
+	e.accept = func(*Connection) { e.got.add("accept") }
+	e.handler.reset = func(*Connection) { e.got.add("reset"); close(e.reset) }
+	e.dispatch = func(_ context.Context, m *Message) bool {
+		e.got.add("message")
+		m.Release()
+		return true
+	}
+	e.fast = func(m *Message) bool {
+		e.held.Store(m.Retain())
+		e.end(m.Conn)
+		<-e.reset
+		return false
+	}
+	server, client := newMessenger(t, Config{Name: EntityName{OSD, 0}}), newMessenger(t, Config{})
+	server.AddDispatcher(e)
+	require.NoError(t, server.Bind(soon(t), anyAddr(SchemeTCP)))
+	c, err := client.ConnectTo(OSD, server.Addrs())
+	require.NoError(t, err)
+	return e, c
+}
+
+// A session that ends while the fast handlers are told of it is accepted first.
+func TestResetComesBehindAccept(t *testing.T) {
+	e, _ := newEnder(t, true)
+	require.Eventually(t, func() bool { return len(e.got.all()) == 2 }, patience, time.Millisecond, "%v", &e.got)
+	require.Equal(t, []string{"accept", "reset"}, e.got.all())
+}
+
+// What FastDispatch leaves to Dispatch when HandleReset has been called is released.
+func TestNothingComesBehindReset(t *testing.T) {
+	e, c := newEnder(t, false)
+	require.NoError(t, c.Send(soon(t), NewMessage(1)))
+	require.Eventually(t, func() bool { m := e.held.Load(); return m != nil && refsIn(m.counts.Load()) == 1 }, patience, time.Millisecond)
+	e.held.Load().Release()
+	require.Equal(t, []string{"accept", "reset"}, e.got.all())
 }
 
 // Of each transport the fast handlers hear before its first message is dispatched,

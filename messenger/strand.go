@@ -23,6 +23,8 @@ type strand struct {
 	mu        sync.Mutex
 	events    ring[event]
 	scheduled bool // submitted, waiting in ex.ready, or running
+	resetDue  bool // eventReset came while a transport was being opened
+	opening   int32
 }
 
 // eventKind is what happened on a connection.
@@ -45,9 +47,40 @@ type event struct {
 
 // push adds an event, behind the messages that are held back. It does not block.
 func (s *strand) push(e event) {
+	if e.kind == eventReset && s.waitsForOpening() {
+		return
+	}
 	if e.kind == eventMessage || !s.delays.behind(e) {
 		s.pushNow(e)
 	}
+}
+
+// open announces an event that says that a transport is open, see opened: a reset
+// comes behind it.
+func (s *strand) open() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opening++
+}
+
+// opened adds the event that was announced.
+func (s *strand) opened(e event) {
+	s.push(e)
+	s.mu.Lock()
+	s.opening--
+	due := s.resetDue && s.opening == 0
+	s.mu.Unlock()
+	if due {
+		s.push(event{kind: eventReset})
+	}
+}
+
+// waitsForOpening reports whether a reset is to be added by opened.
+func (s *strand) waitsForOpening() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.resetDue = s.opening > 0
+	return s.resetDue
 }
 
 func (s *strand) pushNow(e event) {

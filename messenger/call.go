@@ -31,8 +31,8 @@ func newCall() any { return &call{ch: make(chan answer, 1)} }
 // whose reference it returns. ctx's deadline travels with m and ends the
 // handler's context at the peer, as cancelling does (peers of this project; a
 // Ceph daemon answers by TID alone). It takes m: on an error the reference is
-// still the caller's, but m may have been sent, or wait to be: release it, and
-// make another one to try again. It waits through reconnects of a
+// still the caller's, but m may have been sent: release it, and make another one to
+// try again. What still waits to be sent when ctx ends is not sent. It waits through reconnects of a
 // lossless session. Errors as Send, ctx's with whether the message has been sent, the
 // connection's state and its last error; ErrReset when the session or the connection
 // ends before the reply; and a *RemoteError (ErrRemote) as soon as the peer, of
@@ -68,7 +68,7 @@ func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
 		}
 		pool.Put(k)
 		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-			err = c.gaveUpCall(ctx.Err(), nil)
+			err = c.gaveUpCall(ctx.Err(), "the message has not been sent, the queue is full")
 		}
 		return nil, err
 	}
@@ -78,7 +78,10 @@ func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
 	case <-ctx.Done():
 		if c.forgetCall(tid) {
 			pool.Put(k)
-			err := c.gaveUpCall(ctx.Err(), m)
+			if c.withdraw(m) {
+				return nil, c.gaveUpCall(ctx.Err(), "the message has not been sent")
+			}
+			err := c.gaveUpCall(ctx.Err(), "the message has been sent")
 			c.sendOwn(typeCancel, tid)
 			return nil, err
 		}
@@ -103,19 +106,27 @@ func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
 	return r.m, nil
 }
 
-// gaveUpCall is the error of a call by m that has ended with its context's err: it
-// says how far the call has come, and how the connection is. m is nil where it could
-// not be queued.
-func (c *Connection) gaveUpCall(err error, m *Message) error {
+// withdraw takes the call m, which its caller has given up, out of the queue. false:
+// it has been sent.
+func (c *Connection) withdraw(m *Message) bool {
+	c.mu.Lock()
+	dropped := c.queue.drop(func(e *entry) bool { return e.m == m && e.seq == 0 && e.flags&flagCall != 0 })
+	if len(dropped) > 0 {
+		c.wakeSenders() // there is room
+		if c.isFlushed() {
+			c.wakeFlushed()
+		}
+	}
+	c.mu.Unlock()
+	releaseAll(dropped)
+	return len(dropped) > 0
+}
+
+// gaveUpCall is the error of a call that has ended with its context's err: how far it
+// has come, and how the connection is.
+func (c *Connection) gaveUpCall(err error, how string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	how := "the message has been sent"
-	switch {
-	case m == nil:
-		how = "the message has not been sent, the queue is full"
-	case c.queue.has(m):
-		how = "the message has not been sent"
-	}
 	if c.err == nil {
 		return fmt.Errorf("call: %w: %s; the connection is %v", err, how, c.state())
 	}
@@ -187,7 +198,7 @@ func (c *Connection) queueOwn(l *link, m *Message) error {
 	defer c.mu.Unlock()
 	switch {
 	case c.session.State == session.Closed,
-		c.link == nil && (m.Type != typeRefused || !c.lossless()): // a refusal goes with the session, as the call did
+		c.link == nil && (m.Type != typeRefused && m.Type != typeCancel || !c.lossless()): // they go with the session, as the call did
 		return c.closedErr()
 	case l != nil && c.link != l:
 		return errReplaced

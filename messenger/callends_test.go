@@ -3,7 +3,9 @@ package messenger
 import (
 	"context"
 	"errors"
+	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -81,13 +83,100 @@ func TestCallThatIsGivenUp(t *testing.T) {
 	c, err := p.client.ConnectTo(MDS, AddrVec{{URL: "tcp://127.0.0.1:1"}})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return c.Err() != nil }, patience, time.Millisecond)
-	for _, what := range []string{"has not been sent; ", "has not been sent, the queue is full; "} {
+	for queued, what := range []string{"has not been sent; ", "has not been sent, the queue is full; "} {
 		err = call(c)
+		require.Equal(t, queued, c.Stats().QueuedMessages, "it does not wait any more")
 		require.ErrorContains(t, err, what)
 		require.ErrorContains(t, err, "is connecting")
 		require.ErrorContains(t, err, "its last error: messenger: connect 127.0.0.1:1")
+		if queued == 0 {
+			require.NoError(t, c.Send(soon(t), NewMessage(2)))
+		}
 	}
 	c.MarkDown()
+}
+
+// A call that is given up while it waits in the queue is not served.
+func TestCallThatIsGivenUpInTheQueue(t *testing.T) {
+	carriers(t, func(t *testing.T, scheme string) {
+		var got syncSlice[uint16]
+		p := newPairOf(t, scheme, StatelessServer(), LossyClient(), &handler{dispatch: func(ctx context.Context, m *Message) bool {
+			got.add(m.Type)
+			return echo(ctx, m)
+		}})
+		p.c.mu.Lock()
+		p.c.draining = true // somebody is at it
+		p.c.mu.Unlock()
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		m := NewMessage(1)
+		go func() { // ends with ctx
+			_, err := p.c.Call(ctx, m)
+			ended <- err
+		}()
+		require.Eventually(t, func() bool { return p.c.Stats().QueuedMessages == 1 }, patience, time.Millisecond)
+		cancel()
+		require.ErrorContains(t, <-ended, "has not been sent")
+		m.Release()
+		p.c.mu.Lock()
+		p.c.draining = false
+		p.c.kick()
+		p.c.mu.Unlock()
+		r, err := p.c.Call(soon(t), NewMessage(2))
+		require.NoError(t, err)
+		r.Release()
+		require.Equal(t, []uint16{2}, got.all())
+	})
+}
+
+// A call that is given up while its lossless session has no transport ends at the
+// peer as soon as there is one again.
+func TestCallThatIsGivenUpWithoutATransport(t *testing.T) {
+	began, over := make(chan struct{}), make(chan struct{})
+	server := newMessenger(t, Config{Name: EntityName{OSD, 0}})
+	server.SetPolicy(Client, StatefulServer())
+	server.AddDispatcher(&handler{dispatch: func(ctx context.Context, m *Message) bool {
+		close(began)
+		<-ctx.Done()
+		m.Release()
+		close(over)
+		return true
+	}})
+	require.NoError(t, server.Bind(soon(t), anyAddr(SchemeTCP)))
+	var away atomic.Bool
+	client := newMessenger(t, Config{DialStream: func(ctx context.Context, hostport string) (net.Conn, error) {
+		if away.Load() {
+			return nil, errInjected
+		}
+		var d net.Dialer
+		return d.DialContext(ctx, "tcp", hostport)
+	}})
+	client.SetPolicy(OSD, LosslessClient())
+	c, err := client.ConnectTo(OSD, server.Addrs())
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	m := NewMessage(1)
+	go func() { // ends with ctx
+		_, err := c.Call(ctx, m)
+		ended <- err
+	}()
+	<-began
+	away.Store(true)
+	c.mu.Lock()
+	l := c.link
+	c.mu.Unlock()
+	l.fail("test", errInjected)
+	require.NotEqual(t, StateOpen, c.State())
+	cancel()
+	require.ErrorContains(t, <-ended, "has been sent")
+	m.Release()
+	away.Store(false)
+	select {
+	case <-over:
+	case <-time.After(patience):
+		t.Fatal("the handler is not told")
+	}
 }
 
 // Each holder of a reference may give it to Send, whatever the others do.

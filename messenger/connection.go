@@ -162,8 +162,13 @@ func (c *Connection) open(l *link, r *hsResult) {
 		c.askOnOpen = false
 		c.queue.push(entry{kind: entryKeepalive, since: time.Now()})
 	}
+	var unknown []*Message
+	if l.own == 0 { // the peer does not know them
+		unknown = c.queue.drop(func(e *entry) bool { return e.m.Type >= ReservedTypes })
+	}
 	c.kick()
 	c.mu.Unlock()
+	releaseAll(unknown)
 	c.noteOpen(what, l)
 	c.m.n.created.Add(1)
 	c.fastHandle(l.incoming)

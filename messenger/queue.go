@@ -129,11 +129,16 @@ func (q *sendQueue) push(e entry) {
 
 // dropBound takes out what is bound to the transport.
 func (q *sendQueue) dropBound() (dropped []*Message) {
+	return q.drop(func(e *entry) bool { return e.bound })
+}
+
+// drop takes out the messages that are to be.
+func (q *sendQueue) drop(which func(*entry) bool) (dropped []*Message) {
 	for i := range q.levels {
 		r := &q.levels[i].ring
 		for range r.n {
 			e, _ := r.pop()
-			if !e.bound {
+			if !which(&e) {
 				r.push(e)
 				continue
 			}
@@ -173,22 +178,6 @@ func (q *sendQueue) pop() (entry, bool) {
 		next.spent += next.cost(e.size)
 	}
 	return e, true
-}
-
-// has reports whether m waits to be sent for the first time.
-func (q *sendQueue) has(m *Message) bool {
-	for i := range q.levels {
-		if q.levels[i].priority != m.Priority {
-			continue
-		}
-		r := &q.levels[i].ring
-		for j := range r.n {
-			if e := &r.buf[(r.head+j)%len(r.buf)]; e.m == m {
-				return e.seq == 0
-			}
-		}
-	}
-	return false
 }
 
 // oldest is when the message that has waited longest was queued.

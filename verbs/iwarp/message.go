@@ -146,13 +146,9 @@ func (q *queuePair) executeLocal(w *sendWQE) bool {
 	return false
 }
 
-// startRequest makes w the current message; false when it has to wait for ORD.
+// startRequest makes w the current message; false when it has to wait for ORD, or the connection is over.
 func (q *queuePair) startRequest(w *sendWQE) bool {
 	s := &q.tx
-	if w.awaits() && q.rx.eof.Load() { // nobody will answer
-		q.fail(failure{kind: failClosed})
-		return false
-	}
 	msn := s.msn[wire.QNReadReq] + 1
 	m := &s.cur
 	*m = txMessage{kind: msgRequest, request: s.next, left: int(w.length), answered: w.awaits()}
@@ -199,6 +195,11 @@ func (q *queuePair) startRequest(w *sendWQE) bool {
 		// The last look at w: a peer that breaks the rules answers what it was not asked.
 		if !q.sq.pushAwait(s.next, msn) {
 			m.kind = msgNone
+			return false
+		}
+		if q.rx.eof.Load() { // nobody will answer. Looked at after pushAwait, as endOfStream looks after it has set eof.
+			m.kind = msgNone
+			q.fail(failure{kind: failClosed})
 			return false
 		}
 		q.nextMSN(wire.QNReadReq)

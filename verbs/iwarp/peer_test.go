@@ -6,6 +6,7 @@ import (
 	"net"
 	"runtime"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -348,6 +349,44 @@ func TestResponderIsSilentAtFirst(t *testing.T) {
 	h, body := p.next()
 	require.Equal(t, wire.OpSend, h.Op)
 	require.Len(t, body, 8)
+}
+
+// A responder that has something to say, and disconnects, is not kept by an initiator that goes without a word.
+func TestInitiatorLeavesWithoutAWord(t *testing.T) {
+	e := strictEnd(t)
+	p, _ := dialPeer(t, e, v2Hello())
+	e.post(driver.SendWR{WRID: 5, Opcode: driver.OpSend, Flags: driver.SendSignaled})
+	require.NoError(t, e.qp.Disconnect())
+	require.NoError(t, p.c.CloseWrite())
+	require.Equal(t, driver.Event{Type: driver.EventDisconnected, QP: e.qp}, e.event())
+	wc := e.wait(e.scq, 1)[0]
+	require.EqualValues(t, 5, wc.WRID)
+	require.Equal(t, driver.StatusWRFlushErr, wc.Status)
+	requireCause(t, e, 0)
+	_, err := p.c.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
+}
+
+// A READ that is begun just as the peer ends its direction does not wait for an answer.
+func TestReadBegunAtTheEnd(t *testing.T) {
+	e := strictEnd(t)
+	_, m := e.mem(64, driver.AccessLocalWrite)
+	e.recv(1)
+	p, _ := dialPeer(t, e, v2Hello())
+	p.send(wire.Header{Op: wire.OpSend, QN: wire.QNSend, MSN: 1, Last: true}, nil)
+	e.waitOK(e.rcq, 1) // the responder may send
+	e.post(driver.SendWR{Opcode: driver.OpRead, Flags: driver.SendDeferred, SGEs: []driver.SGE{sgeOf(m, 0, 8)}, RemoteAddr: 1, RKey: 2})
+	q := e.qp.(*queuePair)
+	q.sq.mu.Lock()
+	var wg sync.WaitGroup
+	wg.Go(q.kick) // it gets as far as the lock, most likely, before we go on
+	for range 1000 {
+		runtime.Gosched()
+	}
+	q.rx.eof.Store(true)
+	q.sq.mu.Unlock()
+	wg.Wait()
+	e.inErr()
 }
 
 // Segments of a SEND and of a WRITE may come in turns, in one stretch or byte by byte.

@@ -102,7 +102,7 @@ func (q *queuePair) receiverLoop() {
 }
 
 // endOfStream moves the QP to ERR for whatever ended the loop. When the peer has ended its direction while ours still
-// has work that Disconnect was promised, the sender finishes that first.
+// has work that Disconnect was promised, the sender finishes that first, unless it still waits for the peer to speak.
 func (q *queuePair) endOfStream() {
 	r := &q.rx
 	q.returnBulk()
@@ -114,7 +114,7 @@ func (q *queuePair) endOfStream() {
 		q.fail(failure{kind: failLost, err: fmt.Errorf("iwarp: stream ended in mid-FPDU: %w", io.ErrUnexpectedEOF)})
 	default:
 		r.eof.Store(true)
-		if q.qpState() == driver.QPStateSQD && q.sq.awaiting() == 0 {
+		if q.qpState() == driver.QPStateSQD && q.tx.open.Load() && q.sq.awaiting() == 0 {
 			q.kick() // endIfDone sees eof
 			return
 		}

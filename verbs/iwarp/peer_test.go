@@ -389,6 +389,44 @@ func TestReadBegunAtTheEnd(t *testing.T) {
 	e.inErr()
 }
 
+// A receive that is posted while the others are flushed completes before Destroy returns, which leaves none of them behind.
+func TestRecvPostedDuringFlush(t *testing.T) {
+	e := strictEnd(t)
+	_, m := e.mem(64, driver.AccessLocalWrite)
+	q := e.qp.(*queuePair)
+	e.ch.(*compChannel).upcall = func(driver.CQ) bool { // between the receiver's flush and its last word
+		n, err := q.PostRecv([]driver.RecvWR{{WRID: 2}})
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		q.rq.mu.Lock()
+		return true
+	}
+	e.recv(1, sgeOf(m, 0, 64))
+	require.NoError(t, e.rcq.ReqNotify(false))
+	p, _ := dialPeer(t, e, v2Hello())
+	p.send(wire.Header{Op: wire.OpSend, QN: wire.QNSend, MSN: 1}, make([]byte, 8))
+	p.send(wire.Header{Op: wire.OpSend, QN: wire.QNSend, MSN: 1, MO: 9}, make([]byte, 8))
+	p.terminated()
+	require.NoError(t, p.c.Close())
+	<-q.rxQuiet
+	early := false
+	for range 1000 {
+		runtime.Gosched()
+		select {
+		case <-q.quiet:
+			early = true
+		default:
+		}
+	}
+	q.rq.mu.Unlock()
+	require.False(t, early, "the queues are said to be quiet")
+	require.NoError(t, q.Destroy())
+	<-q.finished
+	n, err := e.rcq.Poll(make([]driver.WC, 4))
+	require.NoError(t, err)
+	require.Zero(t, n)
+}
+
 // Segments of a SEND and of a WRITE may come in turns, in one stretch or byte by byte.
 func TestInterleavedAndSplit(t *testing.T) {
 	for _, chunk := range []int{1, 7, 1000, 1 << 20} {

@@ -149,7 +149,7 @@ func (q *queuePair) PostRecv(wrs []driver.RecvWR) (int, error) {
 		if running {
 			select {
 			case <-q.rxQuiet:
-			default: // the receiver flushes them on its way out
+			default: // they are flushed before quiet is closed
 				return n, err
 			}
 		}

@@ -72,7 +72,7 @@ var errStopped = errors.New("iwarp: QP in ERR")
 
 // receiverLoop is the receiver goroutine: started with the connection, owned by the QP, ended by the end of the stream
 // or by ERR. It flushes the receive queue, gives the peer time to read our last words, closes the connection and says
-// that it is gone.
+// that it is gone. It touches no queue once rxQuiet is closed.
 func (q *queuePair) receiverLoop() {
 	r := &q.rx
 	if q.raw != nil {
@@ -92,7 +92,6 @@ func (q *queuePair) receiverLoop() {
 	q.flushRecvs()
 	r.due.announce()
 	close(q.rxQuiet)
-	q.flushRecvs() // receives posted in between
 	q.linger()
 	<-q.txDone
 	_ = q.conn.Close()

@@ -123,7 +123,7 @@ func (q *queuePair) sendParked(fd uintptr) bool {
 }
 
 // senderLoop is the sender goroutine: started with the connection, owned by the QP, ended by ERR. It then says the last
-// words and flushes the send queue.
+// words and flushes the queues.
 func (q *queuePair) senderLoop() {
 	defer close(q.txDone)
 	for q.qpState() != driver.QPStateErr {
@@ -145,6 +145,7 @@ func (q *queuePair) senderLoop() {
 	<-q.failed
 	q.lastWords()
 	<-q.rxQuiet
+	q.flushRecvs() // those posted behind the receiver's own flush
 	q.flushSends()
 	close(q.quiet)
 }

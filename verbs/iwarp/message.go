@@ -138,7 +138,7 @@ func (q *queuePair) executeLocal(w *sendWQE) bool {
 		w.status = driver.StatusMWBindErr
 	case driver.OpLocalInvalidate:
 		if r := q.dev.stags.lookup(w.invalidate); r != nil && r.qp == q {
-			r.owner.revoke()
+			r.owner.revoke(r)
 			return true
 		}
 		w.status = driver.StatusLocQPOpErr

@@ -170,7 +170,7 @@ func regionAddr(r *region) (addr, n uint64) {
 }
 
 // revoke ends all use of the key; the object stays until Deregister.
-func (m *mr) revoke() {
+func (m *mr) revoke(*region) {
 	m.once.Do(func() {
 		m.r.pd.dev.stags.set(m.r.stag, nil)
 		m.r.close()
@@ -200,7 +200,7 @@ func (m *mr) Deregister() error {
 		return nil
 	}
 	d := m.r.pd.dev
-	m.revoke()
+	m.revoke(&m.r)
 	d.stags.release(m.r.stag)
 	m.giveBack()
 	return nil

@@ -46,13 +46,13 @@ func (w *window) RKey() uint32 {
 
 // Dealloc unbinds the window if need be.
 func (w *window) Dealloc() error {
-	w.revoke()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.gone {
 		return nil
 	}
 	w.gone = true
+	w.unbindLocked()
 	w.dev.stags.release(w.key)
 	w.pd.children.Add(-1)
 	w.dev.nMW.Add(-1)
@@ -83,15 +83,22 @@ func (w *window) bind(q *queuePair, b *driver.MWBind) bool {
 	r := &region{stag: b.RKey, owner: w}
 	r.init(m.r.mem[off:off+b.Length:off+b.Length], base, b.Access, w.pd, q)
 	w.key, w.bound, w.parent, w.qp = b.RKey, r, m, q
-	q.windows.Store(w, struct{}{})
+	q.windows.Store(w, r)
 	w.dev.stags.set(w.key, r)
 	return true
 }
 
-// revoke ends all use of the binding, if there is one. The key stays the window's.
-func (w *window) revoke() {
+// revoke ends all use of the binding r, if it is still the window's. The key stays the window's.
+func (w *window) revoke(r *region) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.bound == r {
+		w.unbindLocked()
+	}
+}
+
+// unbindLocked ends the binding, if there is one. Called with mu held.
+func (w *window) unbindLocked() {
 	if w.bound == nil {
 		return
 	}

@@ -22,7 +22,7 @@ type queuePair struct {
 	srq  *srq
 	rq   *recvQueue // the QP's own, or the SRQ's
 
-	windows sync.Map // of *window, those bound to this QP
+	windows sync.Map // *window to its *region, of those bound to this QP
 
 	state atomic.Uint32 // driver.QPState; changed with mu held, to RTS and SQD with sq.mu held as well
 
@@ -212,8 +212,8 @@ func (q *queuePair) Destroy() error {
 	if again {
 		return nil
 	}
-	q.windows.Range(func(w, _ any) bool {
-		w.(*window).revoke()
+	q.windows.Range(func(w, r any) bool {
+		w.(*window).revoke(r.(*region))
 		return true
 	})
 	if q.srq == nil {

@@ -264,7 +264,7 @@ func (q *queuePair) endSend() bool {
 		if reg == nil || reg.qp != q {
 			return q.recvFault(wire.TermRDMAPCantInvalidate, driver.StatusWRFlushErr)
 		}
-		reg.owner.revoke()
+		reg.owner.revoke(reg)
 		wc.InvalidatedRKey, wc.HasInv = h.STag, true
 	}
 	w := r.recv

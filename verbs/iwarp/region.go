@@ -26,8 +26,8 @@ type region struct {
 	drained sync.Cond // the last use after close has ended
 }
 
-// revoker takes a key out of use.
-type revoker interface{ revoke() }
+// revoker takes a key that it has made out of use, unless that has happened already.
+type revoker interface{ revoke(*region) }
 
 const regionClosed = 1 << 62
 

@@ -19,6 +19,9 @@ const (
 	mrClosed          // deregistered, or being so
 )
 
+// scopedParentMR is the region among the parents of a scoped key; the QP follows.
+const scopedParentMR = 0
+
 // MR is a memory region, or a scoped key of one.
 type MR struct {
 	pd     *PD
@@ -368,13 +371,28 @@ func (m *MR) withdraw() (err error) {
 		}
 	}
 	d.mu.Unlock()
+	// Their owners may have used them again meanwhile, for other regions.
 	for _, k := range keys {
-		err = joinErr(err, k.Deregister())
+		err = joinErr(err, k.endScope(m))
 	}
 	for _, w := range windows {
-		err = joinErr(err, w.Close())
+		err = joinErr(err, w.endBinding(m))
 	}
 	return err
+}
+
+// endScope deregisters a scoped key if it is one of parent.
+func (m *MR) endScope(parent *MR) error {
+	m.check.Lock()
+	defer m.check.Unlock()
+	d := parent.pd.dev
+	d.mu.Lock()
+	of := m.obj.parents[scopedParentMR]
+	d.mu.Unlock()
+	if of != &parent.obj {
+		return nil
+	}
+	return m.deregisterScopedLocked()
 }
 
 // drainAnd closes the region to posts while wait runs, and deregisters after it.

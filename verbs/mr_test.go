@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -422,4 +423,58 @@ func TestNoKeysOfARegionBeingRevoked(t *testing.T) {
 	require.Equal(t, []uint64{1}, wrids(r.poll()))
 	require.NoError(t, <-done)
 	keys.Wait()
+}
+
+// Revoke ends what hangs on the region, and nothing that was used again for another
+// region by the time that it gets there.
+func TestRevokeLeavesOthers(t *testing.T) {
+	r := newRig(t, nil, verbs.Config{}, verbs.QPConfig{})
+	reg := func() *verbs.MR {
+		m, err := r.pd.RegMR(make([]byte, 64), verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessMWBind)
+		require.NoError(t, err)
+		return m
+	}
+	m, other := reg(), reg()
+	first, err := m.Scope(r.qp, 0, 8, verbs.AccessRemoteWrite)
+	require.NoError(t, err)
+	second, err := m.Scope(r.qp, 8, 8, verbs.AccessRemoteWrite)
+	require.NoError(t, err)
+	w, err := r.pd.AllocMW()
+	require.NoError(t, err)
+	bind := func(m *verbs.MR) {
+		require.NoError(t, r.qp.BindMW(w, m, 0, 8, verbs.AccessRemoteWrite, 1))
+		r.lq.finish(0)
+		require.Len(t, r.poll(), 1)
+	}
+	bind(m)
+
+	block := make(chan struct{})
+	r.l.mu.Lock()
+	r.l.block, r.l.destroy = block, 0
+	r.l.mu.Unlock()
+	done := make(chan error, 1)
+	go func() { done <- m.Revoke(context.Background(), false) }()
+	for inside := false; !inside; runtime.Gosched() { // in the destructor of the first key
+		r.l.mu.Lock()
+		if inside = r.l.destroy == 1; inside {
+			r.l.block = nil
+		}
+		r.l.mu.Unlock()
+	}
+	require.NoError(t, second.Deregister())
+	require.NoError(t, other.ScopeInto(second, r.qp, 0, 8, verbs.AccessRemoteWrite))
+	r.send(verbs.SendWR{Opcode: verbs.OpLocalInvalidate, InvalidateRKey: w.RKey()})
+	r.lq.finish(0)
+	require.Empty(t, r.poll())
+	bind(other)
+	close(block)
+	require.NoError(t, <-done)
+
+	require.False(t, m.Live())
+	require.False(t, first.Live())
+	require.True(t, second.Live())
+	require.True(t, w.Bound())
+	require.NoError(t, second.Deregister())
+	require.NoError(t, w.Close())
+	require.NoError(t, other.Deregister())
 }

@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/argonaut-rdma/argonaut/verbs/driver"
@@ -95,8 +96,24 @@ func (w *MW) describe(r *Resource) {
 // Close gives the window up and with it the access it gave. It is refused with
 // *BusyError while a bind or invalidation of it is outstanding on a QP that is
 // not known to be in ERR.
-func (w *MW) Close() error {
+func (w *MW) Close() error { return w.close(nil) }
+
+var errElsewhere = errors.New("the window is not bound to the region")
+
+// endBinding closes the window if it is bound, or being bound, to mr.
+func (w *MW) endBinding(mr *MR) error {
+	if err := w.close(mr); !errors.Is(err, errElsewhere) {
+		return err
+	}
+	return nil
+}
+
+// close is Close. With mr it is refused unless the window is bound to that.
+func (w *MW) close(mr *MR) error {
 	return w.obj.shut("close", "MW", func() error {
+		if mr != nil && w.mr != mr {
+			return errElsewhere
+		}
 		if w.pending > 0 && w.qp != nil && w.qp.State() != QPStateErr {
 			return &BusyError{What: fmt.Sprintf("MW 0x%x", w.rkey), QPs: map[uint32]int{w.qp.qpn: w.pending}}
 		}

@@ -257,6 +257,17 @@ func newEndQP(t *testing.T, e *end) driver.QP {
 	return q
 }
 
+// A queue pair is destroyed once, whatever becomes of its identifier.
+func TestDestroyLeavesIdentifier(t *testing.T) {
+	d, _ := testDevice(t)
+	q := newEndQP(t, newEnd(t, d)).(*qp)
+	gone := make(chan struct{})
+	close(gone)
+	q.id = &cmID{dev: d, destroyed: true, gone: gone, goneErr: errors.New("injected")}
+	require.NoError(t, q.Destroy())
+	require.NoError(t, q.Destroy())
+}
+
 func TestRejectAndNobodyListens(t *testing.T) {
 	d, addr := testDevice(t)
 	ctx := testContext(t)

@@ -27,7 +27,8 @@ type qp struct {
 	// connMu guards the connection. It is held over modifications of the QP, so
 	// that they can not touch one that is destroyed.
 	connMu        sync.Mutex
-	destroyed     bool
+	destroyed     bool           // Destroy has begun
+	gone          bool           // ibv_destroy_qp has succeeded: c is no more
 	state         driver.QPState // as the provider set it; a device may be in ERR on its own
 	id            *cmID          // nil until Connect or Accept
 	local, remote string
@@ -321,8 +322,14 @@ func (q *qp) Disconnect() error {
 	return q.id.disconnect()
 }
 
+// Destroy is called by one at a time. An identifier of the connection that can
+// not be destroyed is logged: without its queue pair it gives no access.
 func (q *qp) Destroy() error {
 	q.connMu.Lock()
+	if q.gone {
+		q.connMu.Unlock()
+		return nil
+	}
 	_ = q.toErr() // a device that can not do even that gets destroyed all the same
 	q.destroyed = true
 	id := q.id
@@ -341,5 +348,17 @@ func (q *qp) Destroy() error {
 	if id != nil {
 		idErr = id.destroy()
 	}
-	return errors.Join(idErr, opErr("ibv_destroy_qp", q.c.Destroy()))
+	if err := q.c.Destroy(); err != nil {
+		return errors.Join(idErr, opErr("ibv_destroy_qp", err))
+	}
+	q.connMu.Lock()
+	q.gone = true
+	q.connMu.Unlock()
+	if errors.Is(idErr, driver.ErrDeviceLost) {
+		return idErr
+	}
+	if idErr != nil {
+		q.dev.log.Warn("identifier of a connection is left behind", "device", q.dev.caps.Name, "qpn", q.qpn, "error", idErr)
+	}
+	return nil
 }

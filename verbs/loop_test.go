@@ -253,7 +253,12 @@ type loopQP struct {
 	sq    []driver.SendWR // without SGEs
 	rq    []driver.RecvWR
 	sges  int // of the send requests posted last
+	cause driver.EventType
+	local bool // of cause
 }
+
+func (q *loopQP) Cause() (driver.EventType, bool) { return q.cause, q.cause != 0 }
+func (q *loopQP) LocalCause() bool                { return q.local }
 
 func (q *loopQP) QPN() uint32 { return q.qpn }
 

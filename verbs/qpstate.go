@@ -106,6 +106,19 @@ func (q *QP) Cause() (EventType, bool) {
 	return 0, false
 }
 
+// LocalCause reports whether Cause is this end's own doing: a request or a receive
+// that is wrong, or memory that went away under a message. Otherwise the peer has
+// broken a rule, or has ended the connection because it says that we have; of
+// EventQPFatal it may be either. known is false where Cause is. It does not block.
+func (q *QP) LocalCause() (local, known bool) {
+	if x, ok := q.drv.(driver.Explainer); ok {
+		if _, known = x.Cause(); known {
+			local = x.LocalCause()
+		}
+	}
+	return local, known
+}
+
 // SetError puts the QP to ERR: everything outstanding completes with
 // WR_FLUSH_ERR. On a QP that is closed it does nothing.
 func (q *QP) SetError() error {

@@ -45,6 +45,19 @@ func TestRetirement(t *testing.T) {
 	require.EqualValues(t, 1, s.Completions)
 }
 
+// Whose doing a cause is, is known only where there is one.
+func TestLocalCause(t *testing.T) {
+	r := newRig(t, nil, verbs.Config{}, verbs.QPConfig{})
+	for _, cause := range []driver.EventType{0, driver.EventQPFatal} {
+		for _, want := range []bool{false, true} {
+			r.lq.cause, r.lq.local = cause, want
+			local, known := r.qp.LocalCause()
+			require.Equal(t, cause != 0, known)
+			require.Equal(t, want && known, local)
+		}
+	}
+}
+
 // On a device that lets SENDs overtake a READ, any number may: the queue is full
 // when as many as it is deep are outstanding, and not before.
 func TestOvertakenRead(t *testing.T) {

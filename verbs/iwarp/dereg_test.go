@@ -60,6 +60,7 @@ func TestDeregisterCutsReadResponse(t *testing.T) {
 	require.ErrorContains(t, err, "reset")
 	require.Less(t, n, int64(32<<20))
 	require.Equal(t, driver.EventQPFatal, e.event().Type)
+	requireLocal(t, e, true)
 	require.Equal(t, driver.EventDisconnected, e.event().Type)
 	require.EqualValues(t, 1, e.dev.Stats().Resets)
 }

@@ -45,6 +45,18 @@ func (f *failure) event() (driver.EventType, bool) {
 	return 0, false
 }
 
+// local says whether the cause is something of ours: a request, memory, or a receive, for which the peer is told the same
+// as for a request.
+func (f *failure) local() bool {
+	switch f.kind {
+	case failRequest, failCut:
+		return true
+	case failPeer:
+		return f.term.Code == wire.TermRDMAPLocalCatastrophic
+	}
+	return false
+}
+
 // fail moves the QP to ERR, once, and sets its goroutines on their way out. Without goroutines it flushes at once. It
 // takes no lock but mu, and does not wait for anything.
 func (q *queuePair) fail(f failure) {
@@ -97,6 +109,13 @@ func (q *queuePair) Cause() (driver.EventType, bool) {
 		return 0, false
 	}
 	return q.cause.event()
+}
+
+// LocalCause implements driver.Explainer.
+func (q *queuePair) LocalCause() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.cause.local()
 }
 
 // reason returns the cause of ERR.

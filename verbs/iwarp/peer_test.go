@@ -202,6 +202,7 @@ func TestTerminateCodes(t *testing.T) {
 			tc.do(p, m)
 			e.inErr()
 			requireCause(t, e, tc.event)
+			requireLocal(t, e, false)
 			term := p.terminated()
 			require.Equal(t, tc.code, term.Code, "%v", term.Code)
 			require.NoError(t, p.c.Close())
@@ -238,23 +239,37 @@ func requireCause(t testing.TB, e *end, want driver.EventType) {
 	require.Equal(t, want != 0, ok)
 }
 
+func requireLocal(t testing.TB, e *end, want bool) {
+	t.Helper()
+	require.Equal(t, want, e.qp.(driver.Explainer).LocalCause())
+}
+
 // A QP that its owner or the end of the connection has put to ERR has no cause, one
-// that the peer has terminated has.
+// that the peer has terminated has, and one that fails over something of its own.
 func TestCause(t *testing.T) {
 	for name, tc := range map[string]struct {
-		do   func(e *end, p *wirePeer)
-		want driver.EventType
+		do    func(e *end, p *wirePeer)
+		want  driver.EventType
+		local bool
 	}{
-		"owner":  {func(e *end, _ *wirePeer) { require.NoError(e.t, e.qp.SetState(driver.QPStateErr)) }, 0},
-		"closed": {func(_ *end, p *wirePeer) { require.NoError(p.t, p.c.CloseWrite()) }, 0},
+		"owner":  {func(e *end, _ *wirePeer) { require.NoError(e.t, e.qp.SetState(driver.QPStateErr)) }, 0, false},
+		"closed": {func(_ *end, p *wirePeer) { require.NoError(p.t, p.c.CloseWrite()) }, 0, false},
 		"reset": {func(_ *end, p *wirePeer) {
 			require.NoError(p.t, p.c.SetLinger(0))
 			require.NoError(p.t, p.c.Close())
-		}, 0},
+		}, 0, false},
 		"terminated": {func(_ *end, p *wirePeer) {
 			_, err := p.c.Write(encodeTerminate(&connParams{framing: wire.Standard}, &wire.Terminate{Code: wire.TermDDPBounds}))
 			require.NoError(p.t, err)
-		}, driver.EventQPFatal},
+		}, driver.EventQPFatal, false},
+		"wrong request": {func(e *end, p *wirePeer) {
+			p.send(wire.Header{Tagged: true, Last: true, Op: wire.OpWrite}, nil)
+			e.post(driver.SendWR{Opcode: driver.OpSend, SGEs: []driver.SGE{{Addr: 1, Length: 1, LKey: 1}}})
+		}, driver.EventQPFatal, true},
+		"wrong receive": {func(e *end, p *wirePeer) {
+			e.recv(1, driver.SGE{Addr: 1, Length: 64, LKey: 1})
+			p.send(wire.Header{Op: wire.OpSend, QN: wire.QNSend, MSN: 1, Last: true}, make([]byte, 8))
+		}, driver.EventQPFatal, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := strictEnd(t)
@@ -262,8 +277,10 @@ func TestCause(t *testing.T) {
 			tc.do(e, p)
 			e.inErr()
 			requireCause(t, e, tc.want)
+			requireLocal(t, e, tc.local)
 			require.NoError(t, e.qp.Destroy())
 			requireCause(t, e, tc.want)
+			requireLocal(t, e, tc.local)
 		})
 	}
 }

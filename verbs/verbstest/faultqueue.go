@@ -222,6 +222,12 @@ func (q *faultyQP) Cause() (driver.EventType, bool) {
 	return x.Cause()
 }
 
+// LocalCause is the wrapped QP's, if that knows it.
+func (q *faultyQP) LocalCause() bool {
+	x, ok := q.QP.(driver.Explainer)
+	return ok && x.LocalCause()
+}
+
 func (q *faultyQP) SetState(s driver.QPState) error {
 	if err := q.f.s.enter(CallSetState); err != nil {
 		return err

@@ -82,7 +82,7 @@ func (c *Conn) lost() {
 	c.mu.Unlock()
 	if qp != nil {
 		if t, ok := qp.Cause(); ok { // the event may be on its way yet
-			c.because(t)
+			c.because(t, qp)
 		}
 	}
 	err := error(nil)
@@ -105,14 +105,14 @@ func (c *Conn) lost() {
 func (c *Conn) event(ev verbs.Event) {
 	switch ev.Type {
 	case verbs.EventDisconnected, verbs.EventQPReqErr, verbs.EventQPAccessErr, verbs.EventQPFatal, verbs.EventDeviceFatal:
-		c.because(ev.Type)
+		c.because(ev.Type, ev.QP)
 		c.kick(mailGone)
 	}
 }
 
-// because takes note of the cause that an event of type t stands for, if there is
-// none yet.
-func (c *Conn) because(t verbs.EventType) {
+// because takes note of the cause that an event of type t of qp stands for, if
+// there is none yet.
+func (c *Conn) because(t verbs.EventType, qp *verbs.QP) {
 	var err error
 	switch t {
 	case verbs.EventQPReqErr:
@@ -120,12 +120,17 @@ func (c *Conn) because(t verbs.EventType) {
 	case verbs.EventQPAccessErr:
 		err = c.fault(FaultPeer, fmt.Errorf("%w: %v", ErrViolation, t))
 	case verbs.EventQPFatal:
-		// A request of ours that is wrong shows as a completion, which counts
-		// more. Without one, where the device does not report a remote violation
-		// on the request, the peer has terminated the connection over it.
-		kind := FaultLocal
-		if !c.e.caps.RemoteViolationOnWR || c.accesses() {
-			kind = FaultPeer
+		// Some devices know whose doing it is. With others a request of ours that is
+		// wrong shows as a completion, which counts more; without one, where the
+		// device does not report a remote violation on the request, the peer has
+		// terminated the connection over it.
+		local, known := qp.LocalCause()
+		if !known {
+			local = c.e.caps.RemoteViolationOnWR && !c.accesses()
+		}
+		kind := FaultPeer
+		if local {
+			kind = FaultLocal
 		}
 		err = c.fault(kind, fmt.Errorf("%v", t))
 	case verbs.EventDeviceFatal:

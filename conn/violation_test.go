@@ -199,3 +199,23 @@ func TestPacketBeforeTheDialers(t *testing.T) {
 	get(t, c.Done())
 	require.ErrorIs(t, c.Err(), ErrProtocol)
 }
+
+// TestOwnFault: a request of ours that is wrong is our fault, and not the peer's
+// refusal of it, though no completion says so.
+func TestOwnFault(t *testing.T) {
+	env.UserSpace(t, "devices of the kernel do not know whose fault it was")
+	f := verbstest.NewFaulty(env.OpenDriver(t), nil)
+	p := newPair(t, nodeConfig{}, nodeConfig{device: env.Core(t, f)})
+	needKeys(t, p.b.dev)
+	p.b.expect(p.ba, "on", p.a.send(p.ab, "on"))
+	// Behind the back of the core, which would refuse it.
+	_, err := f.QPs()[0].PostSend([]driver.SendWR{{Opcode: driver.OpSend, SGEs: []driver.SGE{{Addr: 1, Length: 1, LKey: 1}}}})
+	require.NoError(t, err)
+	x := get(t, p.b.faults)
+	require.Same(t, p.ba, x.c)
+	var fe *FaultError
+	require.ErrorAs(t, x.err, &fe)
+	require.Equal(t, FaultLocal, fe.Kind, "%v", x.err)
+	require.NotErrorIs(t, refused(x.err), ErrAccess)
+	get(t, p.ba.Done())
+}

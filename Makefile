@@ -47,7 +47,7 @@ fuzz: ## every fuzzer for FUZZTIME, a number of executions or a time
 
 .PHONY: bench
 bench: ## throughput and latency as ratios to raw TCP
-	cd test/bench && $(GO) run .
+	cd test/bench && $(GO) test ./... && $(GO) run .
 
 .PHONY: test-vm
 test-vm: ## rxe and siw in a QEMU guest, and in two that a network joins (root, Debian)

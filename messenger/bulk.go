@@ -84,8 +84,8 @@ func (c *Connection) Revoke(ctx context.Context, gs []Grant) error {
 	return nil
 }
 
-// grantors is the transports that grants of c may be of: those it has, and had as
-// long as they have not ended all their grants.
+// grantors is the transports that grants of c may be of: the one it has, and those it
+// had as long as they have not ended all their grants.
 func (m *Messenger) grantors(c *Connection) (ts []transport) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -94,9 +94,11 @@ func (m *Messenger) grantors(c *Connection) (ts []transport) {
 			if l.owner.Load() != c {
 				continue
 			}
-			if t := l.transport(); t != nil {
-				ts = append(ts, t)
+			l.mu.Lock()
+			if l.isOpen {
+				ts = append(ts, l.t)
 			}
+			l.mu.Unlock()
 		}
 	}
 	return ts

@@ -13,8 +13,14 @@ import (
 // await enters a question, and numbers its message, as soon as less than maxAsked
 // wait for their answers. Errors: ctx's, why the link has ended.
 func (b *streamBulk) await(ctx context.Context, m *Message, p *pull) error {
+	b.mu.Lock()
+	if b.asked == nil {
+		b.asked = make(chan struct{}, maxAsked)
+	}
+	asked := b.asked
+	b.mu.Unlock()
 	select {
-	case b.asked <- struct{}{}:
+	case asked <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-b.l.gone:

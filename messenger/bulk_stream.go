@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"sync"
 
 	"github.com/argonaut-rdma/argonaut/buffer"
@@ -49,7 +50,7 @@ type streamBulk struct {
 	serving int // pulls being answered
 	pulls   map[uint64]*pull
 	lastTID uint64
-	asked   chan struct{} // has one for each of pulls, until the link ends; capacity maxAsked
+	asked   chan struct{} // has one for each of pulls, until the link ends; capacity maxAsked; made by the first
 }
 
 // streamGrant is a grant in the table. It is there, and holds a reference to its
@@ -65,14 +66,14 @@ type streamGrant struct {
 // pull waits for the answer to a pull, or a push. dst is a share of the caller's
 // list, until a reader has taken it; nil for a push.
 type pull struct {
-	dst *buffer.List
-	n   int64 // bytes
-	ch  chan error
+	dst     *buffer.List
+	placing bool  // a reader has dst, and has not placed everything yet
+	n       int64 // bytes
+	ch      chan error
 }
 
 func (b *streamBulk) init(l *link, framed bool, chunk int64) {
 	b.l, b.epoch, b.framed, b.chunk, b.most = l, l.m.nextEpoch(), framed, chunk, MaxGrants
-	b.asked = make(chan struct{}, maxAsked)
 }
 
 // limit has frames be no larger than both sides take: so many bytes of data, and
@@ -208,7 +209,7 @@ func (b *streamBulk) settle(e *streamGrant) {
 }
 
 // end revokes all grants, of which those that are busy stay for revoke to wait for,
-// and fails all pulls.
+// and fails all pulls: one whose answer is being placed when that is over.
 func (b *streamBulk) end() {
 	b.mu.Lock()
 	b.ended = true
@@ -218,6 +219,7 @@ func (b *streamBulk) end() {
 	}
 	pulls := b.pulls
 	b.pulls = nil
+	maps.DeleteFunc(pulls, func(_ uint64, p *pull) bool { return p.placing })
 	b.mu.Unlock()
 	for _, p := range pulls {
 		p.finish(b.reset())
@@ -275,14 +277,26 @@ func (b *streamBulk) destination(kind uint16, tid uint64, front []byte, n int64)
 			return nil, nil
 		}
 		dst := p.dst
-		p.dst = nil
-		return dst, func() {}
+		p.dst, p.placing = nil, true
+		return dst, func() { b.placed(p) }
 	}
 	gs, _, err := DecodeGrants(nil, front)
 	if err != nil || GrantsLen(gs) != uint64(n) {
 		return nil, nil
 	}
 	return b.resolve(gs, true)
+}
+
+// placed ends the placing of an answer, which is handled next if the link has not
+// ended.
+func (b *streamBulk) placed(p *pull) {
+	b.mu.Lock()
+	p.placing = false
+	ended := b.ended
+	b.mu.Unlock()
+	if ended {
+		p.finish(b.reset())
+	}
 }
 
 // receiveOwn handles a message of our own, whose data has been placed. It takes

@@ -112,14 +112,20 @@ func (c *Connection) withdraw(m *Message) bool {
 	c.mu.Lock()
 	dropped := c.queue.drop(func(e *entry) bool { return e.m == m && e.seq == 0 && e.flags&flagCall != 0 })
 	if len(dropped) > 0 {
-		c.wakeSenders() // there is room
-		if c.isFlushed() {
-			c.wakeFlushed()
-		}
+		c.dropped()
 	}
 	c.mu.Unlock()
 	releaseAll(dropped)
 	return len(dropped) > 0
+}
+
+// dropped wakes who waits for the queue, of which something has been taken out that
+// is not sent. c.mu is held.
+func (c *Connection) dropped() {
+	c.wakeSenders() // there is room
+	if c.isFlushed() {
+		c.wakeFlushed()
+	}
 }
 
 // gaveUpCall is the error of a call that has ended with its context's err: how far it

@@ -107,27 +107,29 @@ func (m *Messenger) existing(t EntityType, addrs, usable AddrVec, here []netip.A
 }
 
 // known returns the session with a peer at one of addrs, whose nonces need not
-// be known: of several incarnations that of the latest. m.mu is held.
+// be known: of several incarnations the one that it is open with, else the one that
+// it was opened with last. m.mu is held.
 func (m *Messenger) known(t EntityType, addrs AddrVec) *Connection {
 	if c := m.lookup(t, addrs); c != nil {
 		return c
 	}
-	var latest *Connection
-	var last uint64
+	var best *Connection
 	for k, c := range m.peers {
-		for _, a := range addrs {
-			if k.t != t || k.a.URL != a.URL || a.Nonce != 0 {
-				continue
-			}
-			c.mu.Lock()
-			seq := c.session.PeerGlobalSeq
-			c.mu.Unlock()
-			if latest == nil || seq > last {
-				latest, last = c, seq
-			}
+		here := func(a EntityAddr) bool { return k.t == t && k.a.URL == a.URL && a.Nonce == 0 }
+		if slices.ContainsFunc(addrs, here) && c.State() != StateClosed && (best == nil || c.likelier(best)) {
+			best = c
 		}
 	}
-	return latest
+	return best
+}
+
+// likelier reports whether the peer of c, rather than of d, is the incarnation that
+// is there now.
+func (c *Connection) likelier(d *Connection) bool {
+	if open := c.State() == StateOpen; open != (d.State() == StateOpen) {
+		return open
+	}
+	return c.id > d.id
 }
 
 // unbind has c go on with whatever incarnation is at those of addrs that have no

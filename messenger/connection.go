@@ -164,7 +164,9 @@ func (c *Connection) open(l *link, r *hsResult) {
 	}
 	var unknown []*Message
 	if l.own == 0 { // the peer does not know them
-		unknown = c.queue.drop(func(e *entry) bool { return e.m.Type >= ReservedTypes })
+		if unknown = c.queue.drop(func(e *entry) bool { return e.m.Type >= ReservedTypes }); len(unknown) > 0 {
+			c.dropped()
+		}
 	}
 	c.kick()
 	c.mu.Unlock()

@@ -24,7 +24,7 @@ func (m *Messenger) reach(c *Connection, l *link, a EntityAddr) error {
 	at := peerKey{c.peerType, EntityAddr{URL: a.URL}}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if r := m.reached[at]; r.c != nil && r.c != c && (r.nonce == 0 || a.Nonce == 0 || r.nonce == a.Nonce) && r.c.State() != StateClosed {
+	if r := m.reached[at]; r.c != nil && r.c != c && r.leadsTo(c, a) && r.c.State() != StateClosed {
 		return r.c.duplicate(a)
 	}
 	if k := m.known(c.peerType, AddrVec{a}); k != nil && k != c && k.State() == StateOpen { // it connected to us, perhaps
@@ -36,6 +36,22 @@ func (m *Messenger) reach(c *Connection, l *link, a EntityAddr) error {
 	m.reached[at] = reached{l, c, a.Nonce}
 	l.reached = at
 	return nil
+}
+
+// leadsTo reports whether r may lead to the incarnation that c, another session, asks
+// for at a: not if one of them knows that its own peer is another than the other asks
+// for.
+func (r *reached) leadsTo(c *Connection, a EntityAddr) bool {
+	asked := EntityAddr{URL: a.URL, Nonce: r.nonce}
+	switch {
+	case r.nonce == a.Nonce:
+		return true
+	case a.Nonce == 0:
+		return !c.knows(asked)
+	case r.nonce == 0:
+		return !r.c.knows(a)
+	}
+	return false
 }
 
 // duplicate is the error of another connection to a.

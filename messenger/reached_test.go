@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/messenger/internal/session"
 )
 
 // respelled is addrs without nonces, the host as an IPv4 address within IPv6.
@@ -80,4 +82,42 @@ func TestDuplicateLossy(t *testing.T) {
 			r.Release()
 		}
 	})
+}
+
+// Of several incarnations at a place the one is known that the session is open with,
+// else that of the last session; and what leads to another incarnation is no duplicate.
+func TestIncarnationsAtAPlace(t *testing.T) {
+	m := newMessenger(t, Config{})
+	place := EntityAddr{URL: "tcp://192.0.2.1:6800"}
+	at := func(nonce uint32, seq uint64) *Connection {
+		c := m.newConnection(OSD, LosslessPeer())
+		t.Cleanup(c.cancel)
+		c.addrs = AddrVec{{URL: place.URL, Nonce: nonce}}
+		c.setDial(c.addrs)
+		c.session.State, c.session.PeerGlobalSeq = session.Standby, seq
+		return c
+	}
+	old, last := at(5, 1000), at(6, 3)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range []*Connection{old, last} {
+		m.register(c, c.addrs)
+		defer m.unregister(c)
+	}
+	require.Same(t, last, m.known(OSD, AddrVec{place}), "whatever the peers have counted")
+	old.session.State = session.Open
+	require.Same(t, old, m.known(OSD, AddrVec{place}))
+	old.session.State, last.session.State = session.Standby, session.Closed
+	require.Same(t, old, m.known(OSD, AddrVec{place}))
+	last.session.State = session.Standby
+
+	m.unbind(last, AddrVec{place})
+	require.Equal(t, AddrVec{place}, last.dial)
+	to := reached{c: old, nonce: 5}
+	require.False(t, to.leadsTo(last, place), "its peer is the next one")
+	require.True(t, to.leadsTo(old, place))
+	to = reached{c: last}
+	require.False(t, to.leadsTo(old, old.dial[0]))
+	require.True(t, to.leadsTo(last, last.addrs[0]))
+	require.True(t, to.leadsTo(at(7, 1), place), "perhaps")
 }

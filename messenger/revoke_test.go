@@ -113,3 +113,30 @@ func TestRevokeWaitsForFrames(t *testing.T) {
 		})
 	}
 }
+
+// A pull does not end while its answer is being placed, also when the transport has
+// ended: who has been told may use the memory again.
+func TestPullEndsBehindItsAnswer(t *testing.T) {
+	p := newPair(t, SchemeTCP, Config{}, Config{}, nil, nil)
+	dst, _ := randomList(t, p.client.cfg.Arena, 10_000)
+	defer dst.Release()
+	l := p.c.linkNow()
+	b := l.t.frames()
+	m := NewMessage(typePull)
+	defer m.Release()
+	pulling := func() *pull {
+		q := &pull{dst: dst.Share(), n: dst.Len(), ch: make(chan error, 1)}
+		require.NoError(t, b.await(soon(t), m, q))
+		return q
+	}
+	waits := pulling()
+	placed := pulling()
+	placing, done := b.destination(typePulled, m.TID, nil, dst.Len())
+	require.NotNil(t, placing)
+	l.fail("test", errInjected)
+	require.ErrorIs(t, receiveOne(t, waits.ch, "end of a pull"), ErrReset)
+	require.Empty(t, placed.ch, "it is being placed")
+	placing.Release()
+	done()
+	require.ErrorIs(t, receiveOne(t, placed.ch, "end of a pull"), ErrReset)
+}

@@ -198,7 +198,7 @@ func sessionTheftByAServer(t *testing.T, there bool, policy Policy) {
 		r, err := c.Call(soon(t), NewMessage(kind))
 		require.NoError(t, err)
 		r.Release()
-		require.Equal(t, kind, <-got)
+		require.Equal(t, kind, receiveOne(t, got, "message"))
 	}
 	call(1)
 	c.mu.Lock()
@@ -215,7 +215,11 @@ func sessionTheftByAServer(t *testing.T, there bool, policy Policy) {
 		}
 		ended <- err
 	}()
-	require.EqualValues(t, 2, <-got, "it is received; its acknowledgement and the answer are not")
+	require.EqualValues(t, 2, receiveOne(t, got, "message"), "it is received; its acknowledgement and the answer are not")
+	c.mu.Lock()
+	l := c.link
+	c.mu.Unlock()
+	l.fail("test", errInjected)
 	nc, err := thief.Accept()
 	require.NoError(t, err)
 	defer nc.Close()
@@ -237,18 +241,18 @@ func sessionTheftByAServer(t *testing.T, there bool, policy Policy) {
 	require.EqualValues(t, 1, c.Stats().Reconnects, "the session goes on where it belongs")
 }
 
-// deafConn ends, while it is deaf, instead of hearing anything.
+// deafConn hears nothing while it is deaf.
 type deafConn struct {
 	net.Conn
 	deaf *atomic.Bool
 }
 
 func (c deafConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if c.deaf.Load() {
-		return 0, errInjected
+	for {
+		if n, err := c.Conn.Read(b); err != nil || !c.deaf.Load() {
+			return n, err
+		}
 	}
-	return n, err
 }
 
 // Whoever is not told apart from the owner of a session, as nobody authenticates,

@@ -120,11 +120,12 @@ administratively() { ip link set eth0 "$1"; }
 # flap DOWN UP takes the path away for a second, again and again, by the commands DOWN and UP, and writes a line for each
 # time to /run/tmp/flaps. (More often than rdma_cm asks again, every 4 s, few new connections would come about.)
 flap() {
-	while sleep 2; do
+	sleep 0.3 # something is under way
+	while :; do
 		if $1; then echo "$1" >>/run/tmp/flaps; fi
 		sleep 1
 		$2
-		sleep 10
+		sleep 12
 	done
 }
 

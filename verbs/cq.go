@@ -24,6 +24,7 @@ type CQConfig struct {
 	// AllowOverrun admits any QP. An overrun loses completions. For tests.
 	AllowOverrun bool
 	// OnEvent is called on the device's event goroutine and must not block.
+	// EventCQErr comes before the QPs of the CQ are ended for it.
 	OnEvent func(Event)
 }
 

@@ -140,9 +140,12 @@ func (d *Device) handle(de driver.Event) {
 	case EventCQErr:
 		// Completions were lost, so the ledgers of these QPs will never be
 		// settled by polling: they are destroyed, and Close has their orphans.
+		// The CQ's callback comes before the first is ended, which others may notice.
+		d.deliver(e)
 		for _, q := range onCQ {
 			q.overrun(e.CQ)
 		}
+		return
 	}
 	d.deliver(e)
 }

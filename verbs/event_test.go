@@ -106,9 +106,14 @@ func TestFatalEventMakesStateKnown(t *testing.T) {
 func TestOverrunRetiresQPs(t *testing.T) {
 	s, cqs := newSink(), newSink()
 	r := newRig(t, nil, verbs.Config{}, verbs.QPConfig{})
-	cq, err := r.dev.CreateCQ(verbs.CQConfig{Depth: 2, AllowOverrun: true, OnEvent: cqs.on})
+	var qp *verbs.QP
+	was := make(chan verbs.QPState, 1)
+	cq, err := r.dev.CreateCQ(verbs.CQConfig{Depth: 2, AllowOverrun: true, OnEvent: func(e verbs.Event) {
+		was <- qp.State()
+		cqs.on(e)
+	}})
 	require.NoError(t, err)
-	qp, err := r.pd.CreateQP(verbs.QPConfig{SendCQ: cq, OnEvent: s.on})
+	qp, err = r.pd.CreateQP(verbs.QPConfig{SendCQ: cq, OnEvent: s.on})
 	require.NoError(t, err)
 	lq := r.l.last()
 	_, err = qp.Connect(context.Background(), "x:1", verbs.ConnParam{})
@@ -121,6 +126,7 @@ func TestOverrunRetiresQPs(t *testing.T) {
 	require.Equal(t, verbs.EventCQErr, e.Type)
 	require.Equal(t, qp, e.QP)
 	require.Equal(t, cq, (<-cqs.ch).CQ)
+	require.Equal(t, verbs.QPStateRTS, <-was, "the CQ is told before its QPs are ended")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	require.NoError(t, qp.Drain(ctx), "the ledger is closed, though nothing was polled")

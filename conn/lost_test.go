@@ -3,7 +3,6 @@ package conn
 import (
 	"context"
 	"errors"
-	"runtime"
 	"testing"
 	"time"
 
@@ -88,25 +87,29 @@ func TestDeviceLostWhileDialing(t *testing.T) {
 	close(answer)
 }
 
-// TestLaneLost: connections whose queues have failed end, those that are made then
-// get queues that work, and the others are given up.
+// TestLaneLost: connections whose queues have failed end by a local fault, those
+// that are made then get queues that work, and the others are given up.
 func TestLaneLost(t *testing.T) {
 	for _, typ := range []driver.EventType{driver.EventCQErr, driver.EventSRQErr} {
 		t.Run(typ.String(), func(t *testing.T) {
 			f := verbstest.NewFaulty(env.OpenDriver(t), nil)
-			faults, on := make(chan fault), make(chan struct{})
+			faults, on, quit := make(chan fault), make(chan struct{}), make(chan struct{})
 			b := newNode(t, nodeConfig{device: env.Core(t, f), Config: Config{Pollers: 1, OnFault: func(c *Conn, err error) {
 				if errors.Is(err, ErrPeerClosed) {
 					return // at the end
 				}
-				for !c.l.failed.Load() { // completions that are flushed may be faster
-					runtime.Gosched()
+				select {
+				case faults <- fault{c, err}:
+				case <-quit:
 				}
-				faults <- fault{c, err}
-				<-on
+				select {
+				case <-on:
+				case <-quit:
+				}
 			}}})
 			env.Need(t, b.useSRQ || typ == driver.EventCQErr, "it has no SRQ")
 			a := newNode(t, nodeConfig{})
+			t.Cleanup(func() { close(quit) })
 			addr := b.listen()
 			dial := func() (*Conn, *Conn) {
 				c, err := a.Dial(t.Context(), addr)
@@ -114,6 +117,9 @@ func TestLaneLost(t *testing.T) {
 				return c, get(t, b.accepted)
 			}
 			c, peer := dial()
+			require.Eventually(t, func() bool { // its first packet has been handled
+				return peer.Stats().PacketsReceived == 1 && b.Stats().RecvPosted == b.cfg.Credits
+			}, wait, time.Millisecond)
 			posted := b.a.Account().Posted
 			for range 2 {
 				b.expect(peer, "on", a.send(c, "on", 100))
@@ -125,11 +131,10 @@ func TestLaneLost(t *testing.T) {
 				}
 				x := get(t, faults)
 				require.Same(t, peer, x.c)
+				require.True(t, peer.l.failed.Load())
 				var fe *FaultError
 				require.ErrorAs(t, x.err, &fe)
-				if typ == driver.EventSRQErr {
-					require.Equal(t, FaultLocal, fe.Kind)
-				}
+				require.Equal(t, FaultLocal, fe.Kind)
 				nc, next := dial()
 				require.NotSame(t, peer.l, next.l)
 				on <- struct{}{}

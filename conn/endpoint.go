@@ -304,8 +304,10 @@ func (e *Endpoint) forget(c *Conn) {
 	defer e.mu.Unlock()
 	c.l.members--
 	c.p.members--
-	if c.l.members == 0 && c.l.failed.Load() {
-		e.retire(c.l)
+	for _, l := range *c.p.lanes.Load() { // others may have failed when they had no connection any more
+		if l.members == 0 && l.failed.Load() {
+			e.retire(l)
+		}
 	}
 	delete(e.conns, c)
 	e.past.add(c.Stats())

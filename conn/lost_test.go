@@ -149,3 +149,33 @@ func TestLaneLost(t *testing.T) {
 		})
 	}
 }
+
+// TestIdleLaneLost: queues that fail when no connection is on them are given up
+// with the next connection of their poller.
+func TestIdleLaneLost(t *testing.T) {
+	for _, typ := range []driver.EventType{driver.EventCQErr, driver.EventSRQErr} {
+		t.Run(typ.String(), func(t *testing.T) {
+			f := verbstest.NewFaulty(env.OpenDriver(t), nil)
+			p := newPair(t, nodeConfig{}, nodeConfig{device: env.Core(t, f), Config: Config{Pollers: 1}})
+			env.Need(t, p.b.useSRQ || typ == driver.EventCQErr, "it has no SRQ")
+			p.ab.Close()
+			get(t, p.ba.Done())
+			if typ == driver.EventCQErr {
+				f.Inject(driver.Event{Type: typ, CQ: f.CQs()[0]})
+			} else {
+				f.Inject(driver.Event{Type: typ, SRQ: f.SRQs()[0]})
+			}
+			require.Eventually(t, p.ba.l.failed.Load, wait, time.Millisecond)
+
+			c, err := p.a.Dial(t.Context(), p.b.Addr().String())
+			require.NoError(t, err)
+			next := get(t, p.b.accepted)
+			require.NotSame(t, p.ba.l, next.l)
+			c.Close()
+			get(t, next.Done())
+			require.Equal(t, 1, p.b.Stats().Lanes)
+			require.Same(t, next.l, (*p.b.pollers[0].lanes.Load())[0])
+			require.Eventually(t, func() bool { return len(f.CQs()) == 1 && len(f.SRQs()) <= 1 }, wait, time.Millisecond)
+		})
+	}
+}

@@ -67,12 +67,18 @@ func (l *lane) event(ev verbs.Event) {
 	if ev.Type == verbs.EventSRQLimitReached {
 		return
 	}
-	l.failed.Store(true)
 	l.failAll(fmt.Errorf("%v", ev.Type))
 }
 
-// failAll ends every connection of the lane by a local fault.
+// failAll ends every connection of the lane by a local fault, and the lane with
+// the last of them: its queues have failed.
 func (l *lane) failAll(err error) {
+	l.failed.Store(true) // first: who is not seen by endAll sees it in enter
+	l.endAll(err)
+}
+
+// endAll ends every connection of the lane by a local fault.
+func (l *lane) endAll(err error) {
 	l.mu.RLock()
 	all := make([]*Conn, 0, len(l.conns))
 	for _, c := range l.conns {

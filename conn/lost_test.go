@@ -3,6 +3,7 @@ package conn
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -176,6 +177,44 @@ func TestIdleLaneLost(t *testing.T) {
 			require.Equal(t, 1, p.b.Stats().Lanes)
 			require.Same(t, next.l, (*p.b.pollers[0].lanes.Load())[0])
 			require.Eventually(t, func() bool { return len(f.CQs()) == 1 && len(f.SRQs()) <= 1 }, wait, time.Millisecond)
+		})
+	}
+}
+
+// TestLaneErrs: queues that can not be polled, or that refuse a receive, end their
+// connections, and serve no further ones: what they own is not known any more.
+func TestLaneErrs(t *testing.T) {
+	for _, op := range []verbstest.Op{verbstest.CallPoll, verbstest.CallPostSRQRecv} {
+		t.Run(op.String(), func(t *testing.T) {
+			var due atomic.Bool
+			f := verbstest.NewFaulty(env.OpenDriver(t), &verbstest.Script{Call: func(c verbstest.Call) verbstest.Fault {
+				if c.Op == op && due.CompareAndSwap(true, false) {
+					return verbstest.Fault{Err: errInjected}
+				}
+				return verbstest.Fault{}
+			}})
+			p := newPair(t, nodeConfig{}, nodeConfig{device: env.Core(t, f), Config: Config{Pollers: 1}})
+			env.Need(t, p.b.useSRQ || op == verbstest.CallPoll, "it has no SRQ")
+			// It has handled the first packet, so that the next receive is that of a message.
+			require.Eventually(t, func() bool { return p.ba.Stats().PacketsReceived == 1 && p.b.receives() == p.b.cfg.Credits }, wait, time.Millisecond)
+			due.Store(true)
+			if op == verbstest.CallPoll {
+				p.ba.p.wake()
+			} else {
+				p.b.expect(p.ba, "x", p.a.send(p.ab, "x", 100)) // and then its receive is posted again
+			}
+			require.ErrorIs(t, get(t, p.b.faults).err, errInjected)
+			get(t, p.ba.Done())
+			get(t, p.ab.Done())
+
+			c, err := p.a.Dial(t.Context(), p.b.Addr().String())
+			require.NoError(t, err)
+			next := get(t, p.b.accepted)
+			require.NotSame(t, p.ba.l, next.l)
+			p.b.expect(next, "on", p.a.send(c, "on", 100))
+			require.Eventually(t, func() bool {
+				return len(f.CQs()) == 1 && p.b.Stats().Lanes == 1 && p.b.receives() == p.b.cfg.Credits
+			}, wait, time.Millisecond)
 		})
 	}
 }

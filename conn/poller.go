@@ -328,7 +328,7 @@ func (p *poller) sleep() {
 		return
 	}
 	for _, l := range *p.lanes.Load() {
-		l.failAll(err)
+		l.endAll(err) // it is the channel that has failed, not the queues
 	}
 	if broken { // it does not even wait for the time given
 		t := time.NewTimer(brokenWait)

@@ -115,21 +115,26 @@ func (l *lane) supply(ctx context.Context, c *Conn) error {
 		n = c.e.cfg.StagedCredits
 	}
 	n = l.enlarge(c, n)
-	for i := range n {
-		b, err := c.e.arena.Get(ctx, c.e.cfg.RecvSize, c.e.recvOwner)
-		if err == nil {
-			err = c.rq.add(b, creditor{})
-		}
-		if err != nil {
+	var err error
+	for i := 0; i < n && err == nil; i++ {
+		b, none := c.e.arena.Get(ctx, c.e.cfg.RecvSize, c.e.recvOwner)
+		if none != nil {
 			if l.rq != nil {
 				l.mu.Lock()
 				l.owned -= n - i
 				l.mu.Unlock()
 			}
-			return fmt.Errorf("receive buffers: %w", err)
+			return fmt.Errorf("receive buffers: %w", none)
 		}
+		err = c.rq.add(b, creditor{})
 	}
-	return c.rq.flush()
+	if err == nil {
+		err = c.rq.flush()
+	}
+	if err != nil && l.rq != nil {
+		l.failAll(err) // receives of others may have been refused with them
+	}
+	return err
 }
 
 // enlarge takes note that c promises its peer n buffers more, and returns how many

@@ -218,3 +218,35 @@ func TestLaneErrs(t *testing.T) {
 		})
 	}
 }
+
+// TestLaneRefusesSupply: shared queues that refuse the receives of a connection that
+// is being made may have lost those of others with them: all end, and the next one
+// has all its receives.
+func TestLaneRefusesSupply(t *testing.T) {
+	var due atomic.Bool
+	f := verbstest.NewFaulty(env.OpenDriver(t), &verbstest.Script{Call: func(c verbstest.Call) verbstest.Fault {
+		if c.Op == verbstest.CallPostSRQRecv && due.CompareAndSwap(true, false) {
+			return verbstest.Fault{Err: errInjected}
+		}
+		return verbstest.Fault{}
+	}})
+	b := newNode(t, nodeConfig{})
+	addr := b.listen()
+	a := newNode(t, nodeConfig{device: env.Core(t, f), Config: Config{Pollers: 1}})
+	env.Need(t, a.useSRQ, "it has no SRQ")
+	c, err := a.Dial(t.Context(), addr)
+	require.NoError(t, err)
+	due.Store(true)
+	_, err = a.Dial(t.Context(), addr)
+	require.ErrorIs(t, err, errInjected)
+	var fe *FaultError
+	require.ErrorAs(t, err, &fe)
+	require.Equal(t, FaultLocal, fe.Kind)
+	require.ErrorIs(t, get(t, a.faults).err, errInjected)
+	get(t, c.Done())
+
+	next, err := a.Dial(t.Context(), addr)
+	require.NoError(t, err)
+	require.NotSame(t, c.l, next.l)
+	require.Eventually(t, func() bool { return a.receives() == a.cfg.Credits && a.Stats().Lanes == 1 }, wait, time.Millisecond)
+}

@@ -293,7 +293,16 @@ func (c *Conn) revokeLocked(ctx context.Context, id grantID) error {
 // withdrawn, so what they are of is kept until the queue pair is gone.
 func (c *Conn) withdraw(gone bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	errs := c.withdrawLocked(gone)
+	c.mu.Unlock()
+	for _, err := range errs { // the user's logger may ask for what needs the lock
+		c.note(slog.LevelWarn, "withdraw keys", "err", err)
+	}
+}
+
+// withdrawLocked is withdraw with c.mu. It returns an error per grant of the user's,
+// and per payload, that could not be withdrawn at once.
+func (c *Conn) withdrawLocked(gone bool) (errs []error) {
 	if c.rndv.timer != nil {
 		c.rndv.timer.Stop()
 	}
@@ -303,7 +312,7 @@ func (c *Conn) withdraw(gone bool) {
 			if !gone && g.Kind() == buffer.KeyWide {
 				left = append(left, g)
 			} else if err := g.Revoke(); err != nil {
-				c.note(slog.LevelWarn, "revoke a grant", "err", err)
+				errs = append(errs, fmt.Errorf("of a grant: %w", err))
 				left = append(left, g)
 			}
 		}
@@ -318,9 +327,10 @@ func (c *Conn) withdraw(gone bool) {
 		}
 		// Keys may be left of a payload that was refused.
 		if err := errors.Join(revokeAll(d.grants), d.finish()); err != nil {
-			c.note(slog.LevelWarn, "revoke a rendezvous", "err", err)
+			errs = append(errs, fmt.Errorf("of a rendezvous: %w", err))
 		}
 	}
+	return errs
 }
 
 // wide reports whether keys of the payload can not be withdrawn.

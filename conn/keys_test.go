@@ -3,6 +3,8 @@ package conn
 import (
 	"bytes"
 	"context"
+	"log/slog"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -326,4 +328,49 @@ func TestExposedIsAnArenaOfItsOwn(t *testing.T) {
 	require.Empty(t, d.Resources())
 	require.NoError(t, plain.Close(t.Context()))
 	require.NoError(t, x.Close(t.Context()))
+}
+
+// asking is a log handler that asks the connection before it writes a line.
+type asking struct {
+	slog.Handler
+	c atomic.Pointer[Conn]
+}
+
+func (h *asking) Handle(ctx context.Context, r slog.Record) error {
+	if c := h.c.Load(); c != nil {
+		c.Inspect()
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// A logger may ask for what it is told about, also of keys that can not be withdrawn.
+func TestLoggerMayAsk(t *testing.T) {
+	var failing atomic.Int32
+	s := &verbstest.Script{Call: func(c verbstest.Call) verbstest.Fault {
+		if c.Op == verbstest.CallDeregister && failing.Load() > 0 {
+			failing.Add(-1)
+			return verbstest.Fault{Err: errInjected}
+		}
+		return verbstest.Fault{}
+	}}
+	b := newNode(t, nodeConfig{Config: Config{Admit: func(*Conn, []byte, int64) bool { return false }}})
+	needKeys(t, b.dev)
+	addr := b.listen()
+	log := new(logBuffer)
+	h := &asking{Handler: slog.NewTextHandler(log, nil)}
+	a := newNode(t, nodeConfig{device: openFaulty(t, s), Config: Config{Logger: slog.New(h)}})
+	c, err := a.Dial(t.Context(), addr)
+	require.NoError(t, err)
+	h.c.Store(c)
+	granted, _ := a.list(1000)
+	defer granted.Release()
+	_, err = c.Grant(t.Context(), granted, false)
+	require.NoError(t, err)
+	a.send(c, "not admitted", 200_000) // announced, and not fetched
+	failing.Store(2)                   // a key of each
+	c.Close()
+	get(t, c.Done())
+	require.Equal(t, 2, s.Fired())
+	require.Contains(t, log.String(), "of a grant: ")
+	require.Contains(t, log.String(), "of a rendezvous: ")
 }

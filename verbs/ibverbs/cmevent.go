@@ -45,7 +45,7 @@ func (d *device) handleCM(id *cmID, e cverbs.CMEvent) {
 	case e.Type == cverbs.CMConnectRequest:
 		d.handleRequest(id, e)
 	case id == nil, e.Type == cverbs.CMTimewaitExit, e.Type == cverbs.CMAddrChange:
-	case e.Type == cverbs.CMDisconnected:
+	case e.Type == cverbs.CMDisconnected, e.Type == cverbs.CMRejected, e.Type == cverbs.CMConnectError, e.Type == cverbs.CMUnreachable:
 		id.handleDisconnected(e)
 	case e.Type == cverbs.CMDeviceRemoval:
 		id.handleRemoval(e)
@@ -69,7 +69,9 @@ func (id *cmID) deliver(e cverbs.CMEvent) {
 }
 
 // handleDisconnected answers the peer, ends the QP, so that everything
-// outstanding completes, and reports it.
+// outstanding completes, and reports it. Before the connection is established it is
+// for whoever makes it. Afterwards a rejection is the end, too: for an acceptor that
+// dies before the dialer's RTU has come, Linux sends a REJ in place of the DREQ.
 func (id *cmID) handleDisconnected(e cverbs.CMEvent) {
 	id.mu.Lock()
 	established, q := id.established, id.qp

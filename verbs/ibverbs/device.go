@@ -32,6 +32,7 @@ type device struct {
 	wcInv uint32
 	src   cverbs.SockAddr // Config.Addr; invalid: none
 	gid   int             // Config.GIDIndex
+	spare cverbs.CQ       // of siw, see reserveOffset
 	log   *slog.Logger
 
 	cm      cverbs.EventChannel
@@ -128,6 +129,10 @@ func open(cfg Config) (_ *device, err error) {
 	if err := d.queryCaps(); err != nil {
 		return nil, err
 	}
+	if err := d.reserveOffset(); err != nil {
+		return nil, err
+	}
+	undo = append(undo, d.releaseOffset)
 	if d.cmFile, err = newPollFile(d.cm.FD()); err != nil {
 		return nil, err
 	}
@@ -240,5 +245,6 @@ func (d *device) Close() error {
 	d.asyFile.close()
 	d.loops.Wait()
 	d.cm.Destroy()
+	d.releaseOffset()
 	return opErr("ibv_close_device", d.ctx.Close())
 }

@@ -21,6 +21,7 @@ type options struct {
 	device  string
 	addr    string
 	profile string // directory for CPU profiles; empty: none
+	credits int    // of streams; 0: what conn has by default
 }
 
 // pairing is one figure of ours and its counterpart.
@@ -77,6 +78,7 @@ func main() {
 	flag.StringVar(&o.device, "device", "", "an RDMA device")
 	flag.StringVar(&o.addr, "addr", "", "IP address of its interface")
 	flag.StringVar(&o.profile, "profile", "", "directory for CPU profiles of our own runs")
+	flag.IntVar(&o.credits, "credits", 0, "receive buffers of our streams (default conn's)")
 	flag.StringVar(&only, "only", "", "regular expression of the figures wanted")
 	flag.StringVar(&role, "child", "", "be the other end of this kind (for perf itself)")
 	flag.IntVar(&runs, "runs", 5, "runs of either, alternating")

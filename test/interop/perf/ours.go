@@ -26,9 +26,6 @@ const pingSize = 64
 // spin has a poller never sleep.
 const spin = time.Minute
 
-// depth is how many requests perftest has under way.
-const depth = 128
-
 // Kinds of streams, which are kinds of children too.
 const (
 	eager = "stream"
@@ -103,7 +100,8 @@ func startChild(o *options, kind string) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(context.Background(), exe, "-device", o.device, "-addr", o.addr, "-profile", o.profile, "-child", kind)
+	cmd := exec.CommandContext(context.Background(), exe, "-device", o.device, "-addr", o.addr, "-profile", o.profile,
+		"-credits", strconv.Itoa(o.credits), "-child", kind)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -139,7 +137,7 @@ func serve(o *options, kind string) error {
 	count := new(counter)
 	switch kind {
 	case eager, fetched:
-		cfg = streaming
+		cfg.Credits = o.credits
 		cfg.OnMessage = count.message
 		cfg.OnFault = func(*conn.Conn, error) { fmt.Println(count.rate()) }
 	case "poll", "event":
@@ -161,9 +159,6 @@ func serve(o *options, kind string) error {
 	_, err = io.Copy(io.Discard, os.Stdin)
 	return errors.Join(err, n.close())
 }
-
-// streaming is the configuration of both ends of a stream.
-var streaming = conn.Config{Credits: depth, SendDepth: depth}
 
 // counter measures what arrives, from the end of the first message on. It belongs to one connection, so to one poller.
 type counter struct {
@@ -214,7 +209,7 @@ func dial(o *options, kind string, cfg conn.Config) (*child, *node, *conn.Conn, 
 
 // stream sends count payloads and returns bytes per second as the receiver saw them.
 func stream(o *options, kind string, size, count int) (rate float64, err error) {
-	peer, n, c, err := dial(o, kind, streaming)
+	peer, n, c, err := dial(o, kind, conn.Config{Credits: o.credits})
 	if err != nil {
 		return 0, err
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 // readDepth is how many READs are under way at a time, as perftest has them; the device may have fewer.
-const readDepth = depth
+const readDepth = 128
 
 // newReader makes everything but the connection.
 func newReader(dev *verbs.Device, size int) (*bare.End, error) {

@@ -99,13 +99,7 @@ func TestClosedByThePeer(t *testing.T) {
 		t.Run("standby", func(t *testing.T) {
 			accepted := make(chan *Connection, 1)
 			p := newPairOf(t, scheme, StatefulServer(), LosslessPeer(), &handler{dispatch: echo, accept: func(c *Connection) { accepted <- c }})
-			r, err := p.c.Call(soon(t), NewMessage(1))
-			require.NoError(t, err)
-			r.Release()
-			sc := receiveOne(t, accepted, "connection")
-			require.Eventually(t, func() bool { // nothing is on its way, which a closed socket would answer with a reset
-				return p.c.Stats().UnackedMessages == 0 && sc.Stats().UnackedMessages == 0
-			}, patience, time.Millisecond)
+			sc := quiet(t, p.c, accepted)
 			attempts := p.client.Stats().Attempts
 			sc.MarkDown()
 			require.Eventually(t, func() bool { return p.c.State() == StateStandby }, patience, time.Millisecond)
@@ -113,10 +107,26 @@ func TestClosedByThePeer(t *testing.T) {
 			require.Equal(t, attempts, p.client.Stats().Attempts)
 		})
 		t.Run("shutdown", func(t *testing.T) {
-			p := newPairOf(t, scheme, StatefulServer(), LosslessPeer(), &handler{})
+			accepted := make(chan *Connection, 1)
+			p := newPairOf(t, scheme, StatefulServer(), LosslessPeer(), &handler{dispatch: echo, accept: func(c *Connection) { accepted <- c }})
+			quiet(t, p.c, accepted)
 			require.NoError(t, p.server.Shutdown(soon(t)))
 			require.Eventually(t, func() bool { return p.c.State() == StateStandby }, patience, time.Millisecond)
 			require.ErrorIs(t, p.c.Err(), ErrPeerClosed)
 		})
 	})
+}
+
+// quiet has a message and its answer acknowledged, so that nothing is on its way, which
+// a closed socket would answer with a reset. It returns the other end of c.
+func quiet(t *testing.T, c *Connection, accepted <-chan *Connection) *Connection {
+	t.Helper()
+	r, err := c.Call(soon(t), NewMessage(1))
+	require.NoError(t, err)
+	r.Release()
+	sc := receiveOne(t, accepted, "connection")
+	require.Eventually(t, func() bool {
+		return c.Stats().UnackedMessages == 0 && sc.Stats().UnackedMessages == 0
+	}, patience, time.Millisecond)
+	return sc
 }

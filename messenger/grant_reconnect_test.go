@@ -8,21 +8,27 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// losslessPair is the two ends of a lossless session that a client has opened.
+func losslessPair(t *testing.T, scheme string, cfg Config) (server, client *Messenger, c, sc *Connection) {
+	t.Helper()
+	accepted := make(chan *Connection, 4)
+	server, client = newMessenger(t, Config{Name: EntityName{OSD, 0}}), newMessenger(t, cfg)
+	server.SetPolicy(Client, StatefulServer())
+	client.SetPolicy(OSD, LosslessClient())
+	server.AddDispatcher(&handler{dispatch: echo, accept: func(c *Connection) { accepted <- c }})
+	require.NoError(t, server.Bind(soon(t), anyAddr(scheme)))
+	c, err := client.ConnectTo(OSD, server.Addrs())
+	require.NoError(t, err)
+	require.NoError(t, c.Ready(soon(t)))
+	return server, client, c, receiveOne(t, accepted, "accepted connection")
+}
+
 // A grant holds for the transport that it was made on. After a reconnect of the
 // same session it reaches nothing, although the keys of frames are counted anew,
 // so that a key of old is one of a new grant's, too.
 func TestGrantsEndWithTheirTransport(t *testing.T) {
 	grantors(t, func(t *testing.T, scheme string, grantor Config) {
-		accepted := make(chan *Connection, 4)
-		server, client := newMessenger(t, Config{Name: EntityName{OSD, 0}}), newMessenger(t, grantor)
-		server.SetPolicy(Client, StatefulServer())
-		client.SetPolicy(OSD, LosslessClient())
-		server.AddDispatcher(&handler{dispatch: echo, accept: func(c *Connection) { accepted <- c }})
-		require.NoError(t, server.Bind(soon(t), anyAddr(scheme)))
-		c, err := client.ConnectTo(OSD, server.Addrs())
-		require.NoError(t, err)
-		require.NoError(t, c.Ready(soon(t)))
-		sc := receiveOne(t, accepted, "accepted connection")
+		server, client, c, sc := losslessPair(t, scheme, grantor)
 
 		src, want := randomList(t, client.cfg.Arena, 10_000)
 		defer src.Release()

@@ -31,16 +31,7 @@ func TestRevokeAfterTheTransport(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			grantors(t, func(t *testing.T, scheme string, grantor Config) {
 				const size = 1 << 20
-				accepted := make(chan *Connection, 4)
-				server, client := newMessenger(t, Config{Name: EntityName{OSD, 0}}), newMessenger(t, grantor)
-				server.SetPolicy(Client, StatefulServer())
-				client.SetPolicy(OSD, LosslessClient())
-				server.AddDispatcher(&handler{dispatch: echo, accept: func(c *Connection) { accepted <- c }})
-				require.NoError(t, server.Bind(soon(t), anyAddr(scheme)))
-				c, err := client.ConnectTo(OSD, server.Addrs())
-				require.NoError(t, err)
-				require.NoError(t, c.Ready(soon(t)))
-				sc := receiveOne(t, accepted, "accepted connection")
+				server, client, c, sc := losslessPair(t, scheme, grantor)
 
 				dst, _ := randomList(t, client.cfg.Arena, size)
 				defer dst.Release()

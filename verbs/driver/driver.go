@@ -47,7 +47,6 @@ type QPAttr struct {
 	MaxSendWR, MaxRecvWR   int
 	MaxSendSGE, MaxRecvSGE int
 	MaxInline              int // bytes
-	SignalAll              bool
 }
 
 // MR is a memory region.

@@ -106,6 +106,7 @@ func (d *device) queryCaps() error {
 		c.Transport = driver.TransportInfiniBand
 	}
 	if siw {
+		c.MaxQPWR /= 2       // see fitSIW
 		c.SignalAbove = 4096 // unsignalled payload is given to TCP by page and may be read later
 	}
 	if c.MaxReadSGE <= 0 {

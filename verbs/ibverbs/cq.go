@@ -46,9 +46,9 @@ func (d *device) CreateCQ(depth int, ch driver.CompChannel, vector int) (driver.
 	if most := d.caps.MaxCQE; d.siw() && depth < most {
 		// A READ that siw is about to send when its queue pair goes to ERR completes
 		// twice, as queued and as sent (siw_sq_flush of Linux 6.1): at most one in each
-		// send queue. The core drops the second; without room for it the queue would
-		// overrun, with all that it serves.
-		room = min(2*depth, most)
+		// send queue. So does one that was cut in two (see fitSIW). The core drops the
+		// second; without room for it the queue would overrun, with all that it serves.
+		room = min(3*depth, most)
 	}
 	var err error
 	if q.c, err = d.ctx.CreateCQ(room, channel, vector); err != nil {
@@ -109,6 +109,7 @@ func (q *cq) take(wcs []driver.WC, n int) error {
 	}
 	for i := range q.wcs[:n] {
 		convert(&wcs[i], &q.wcs[i], q.dev.wcInv)
+		q.dev.halved.whole(&wcs[i])
 	}
 	return nil
 }

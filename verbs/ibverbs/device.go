@@ -29,11 +29,12 @@ type device struct {
 	caps driver.Caps
 	port int // that connections use, from 1
 	// wcInv are the flags of a completion that say that a key was invalidated.
-	wcInv uint32
-	src   cverbs.SockAddr // Config.Addr; invalid: none
-	gid   int             // Config.GIDIndex
-	spare cverbs.CQ       // of siw, see reserveOffset
-	log   *slog.Logger
+	wcInv  uint32
+	src    cverbs.SockAddr // Config.Addr; invalid: none
+	gid    int             // Config.GIDIndex
+	spare  cverbs.CQ       // of siw, see reserveOffset
+	halved halves          // likewise, see fitSIW
+	log    *slog.Logger
 
 	cm      cverbs.EventChannel
 	cmFile  *pollFile

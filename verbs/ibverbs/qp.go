@@ -3,6 +3,7 @@
 package ibverbs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -36,6 +37,7 @@ type qp struct {
 	sendMu   sync.Mutex
 	sendGone bool
 	wrs      [cverbs.MaxBatch]cverbs.SendWR
+	ends     [cverbs.MaxBatch]int // behind which of wrs the requests of a batch end: one may be two of siw's
 	sges     []cverbs.SGE
 
 	recvMu   sync.Mutex
@@ -61,7 +63,9 @@ func (p *pd) CreateQP(a driver.QPAttr) (driver.QP, error) {
 		MaxSendWR: max(a.MaxSendWR, 1), MaxRecvWR: max(a.MaxRecvWR, 1), // siw makes no QP without either queue
 		MaxSendSGE: max(a.MaxSendSGE, 1), MaxRecvSGE: max(a.MaxRecvSGE, 1),
 		MaxInline: a.MaxInline,
-		SigAll:    a.SignalAll,
+	}
+	if d.siw() { // for the halves of short payload, see fitSIW
+		init.MaxSendWR, init.MaxSendSGE = 2*init.MaxSendWR, max(init.MaxSendSGE, 2)
 	}
 	if a.SRQ != nil {
 		s, ok := a.SRQ.(*srq)
@@ -152,26 +156,25 @@ func (q *qp) PostSend(wrs []driver.SendWR) (int, error) {
 func (q *qp) send(wrs []driver.SendWR, post func([]cverbs.SendWR, []cverbs.SGE) (int, unix.Errno)) (int, error) {
 	done := 0
 	for done < len(wrs) {
-		batch := wrs[done:min(done+len(q.wrs), len(wrs))]
-		q.sges = q.sges[:0]
-		var bad error
-		for i := range batch {
-			if bad = packSend(&q.wrs[i], &batch[i]); bad != nil {
-				batch = batch[:i]
-				break
-			}
-			q.sges = appendSGEs(q.sges, batch[i].SGEs)
-			if batch[i].Opcode == driver.OpRead && q.dev.siw() {
-				fixReadSIW(&q.wrs[i], &batch[i])
-			}
-		}
-		if len(batch) == 0 {
+		packed, bad := q.pack(wrs[done:])
+		if packed == 0 {
 			return done, bad
 		}
-		n, errno := post(q.wrs[:len(batch)], q.sges)
-		q.bound(batch[:n])
+		most := q.ends[packed-1]
+		queued, errno := post(q.wrs[:most], q.sges)
+		n, end := 0, 0
+		for n < packed && q.ends[n] <= queued {
+			end = q.ends[n]
+			n++
+		}
+		half := queued > end // of a request; it completes as the QP ends
+		if half {
+			n++
+			errno = cmp.Or(errno, unix.ENOMEM)
+		}
+		q.bound(wrs[done : done+n])
 		done += n
-		if n < len(batch) {
+		if n < packed && !half {
 			return done, postErr("ibv_post_send", errno)
 		}
 		if errno != 0 {
@@ -185,18 +188,27 @@ func (q *qp) send(wrs []driver.SendWR, post func([]cverbs.SendWR, []cverbs.SGE) 
 	return done, nil
 }
 
-// fixReadSIW makes a READ one that siw executes. It fails a fenced READ, whose
-// answer comes and is placed after those of earlier READs in any case. And it
-// answers a READ of no bytes with whatever its answer before had: a WRITE of no
-// bytes does as little.
-func fixReadSIW(to *cverbs.SendWR, from *driver.SendWR) {
-	to.Flags &^= uint32(driver.SendFence)
-	for i := range from.SGEs {
-		if from.SGEs[i].Length > 0 {
-			return
+// pack translates the first of wrs, and says of how many, and what is wrong with
+// the next if it can not.
+func (q *qp) pack(wrs []driver.SendWR) (int, error) {
+	q.sges = q.sges[:0]
+	siw, k := q.dev.siw(), 0
+	for i := range wrs {
+		wr := &wrs[i]
+		if k == len(q.wrs) || siw && k == len(q.wrs)-1 {
+			return i, nil
 		}
+		if err := packSend(&q.wrs[k], wr); err != nil {
+			return i, err
+		}
+		q.sges = appendSGEs(q.sges, wr.SGEs)
+		if siw {
+			k += q.fitSIW(k, wr)
+		}
+		k++
+		q.ends[i] = k
 	}
-	to.Opcode = cverbs.OpWrite
+	return len(wrs), nil
 }
 
 // bound records the keys of the windows that the requests bind.
@@ -344,6 +356,7 @@ func (q *qp) Destroy() error {
 	q.dev.mu.Lock()
 	delete(q.dev.qps, q.c)
 	q.dev.mu.Unlock()
+	q.dev.halved.forgetAll(q.qpn)
 	var idErr error
 	if id != nil {
 		idErr = id.destroy()

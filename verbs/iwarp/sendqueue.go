@@ -189,7 +189,7 @@ func (q *queuePair) retire(received bool) {
 		} else if s.failed {
 			w.status = driver.StatusWRFlushErr
 		}
-		if w.status != driver.StatusSuccess || w.flags&driver.SendSignaled != 0 || q.attr.SignalAll {
+		if w.status != driver.StatusSuccess || w.flags&driver.SendSignaled != 0 {
 			wc := driver.WC{WRID: w.wrid, Status: w.status, Opcode: w.op, ByteLen: w.length, QPN: q.qpn}
 			if received {
 				q.scq.pushReceived(&wc, q, false)

@@ -85,7 +85,6 @@ type QPInitAttr struct {
 	MaxSendWR, MaxRecvWR   int
 	MaxSendSGE, MaxRecvSGE int
 	MaxInline              int
-	SigAll                 bool
 }
 
 // CreateQP calls ibv_create_qp for an RC queue pair and stores the depths that
@@ -103,9 +102,6 @@ func (p PD) CreateQP(a *QPInitAttr) (QP, error) {
 			max_recv_sge:    C.uint32_t(a.MaxRecvSGE),
 			max_inline_data: C.uint32_t(a.MaxInline),
 		},
-	}
-	if a.SigAll {
-		init.sq_sig_all = 1
 	}
 	qp, errno := C.ibv_create_qp(p.c, &init)
 	if qp == nil {

@@ -409,6 +409,7 @@ func (c *Conn) buried() {
 	for c.rx.in.head != nil {
 		c.unref(c.rx.in.pop())
 	}
+	c.rx.short.drop()
 	for !c.rx.entries.empty() {
 		e := *c.rx.entries.front()
 		c.rx.entries.pop()

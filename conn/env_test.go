@@ -250,7 +250,20 @@ func (n *node) expect(c *Conn, head string, data []byte) received {
 	return r
 }
 
-// quiet waits until the only references in the node's arena are those of
+// violated waits for c to end for a fault of the peer's in the protocol.
+func (n *node) violated(t *testing.T, c *Conn) *FaultError {
+	t.Helper()
+	f := get(t, n.faults)
+	require.Same(t, c, f.c)
+	require.ErrorIs(t, f.err, ErrProtocol)
+	var fe *FaultError
+	require.ErrorAs(t, f.err, &fe)
+	require.Equal(t, FaultPeer, fe.Kind)
+	get(t, c.Done())
+	return fe
+}
+
+// idle waits until the only references in the node's arena are those of
 // connections.
 func (n *node) idle(held int64) {
 	n.t.Helper()

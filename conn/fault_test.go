@@ -101,16 +101,10 @@ func TestBadPackets(t *testing.T) {
 			for _, p := range packets {
 				r.send(p)
 			}
-			f := get(t, n.faults)
-			require.Same(t, c, f.c)
-			require.ErrorIs(t, f.err, ErrProtocol)
-			var fe *FaultError
-			require.ErrorAs(t, f.err, &fe)
-			require.Equal(t, FaultPeer, fe.Kind)
+			fe := n.violated(t, c)
 			require.NotContains(t, fe.Err.Error(), "peer fault")
-			get(t, c.Done())
-			require.Equal(t, f.err, c.Err())
-			require.Equal(t, f.err, c.Send(t.Context(), Message{}))
+			require.Equal(t, fe, c.Err())
+			require.Equal(t, fe, c.Send(t.Context(), Message{}))
 		})
 	}
 	require.Empty(t, n.messages)

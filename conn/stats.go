@@ -8,7 +8,7 @@ type ConnStats struct {
 	BytesSent, BytesReceived       uint64 // heads and payloads
 	PacketsSent, PacketsReceived   uint64 // SENDs
 	Coalesced                      uint64 // messages that travelled in a SEND with an earlier one
-	CopiedIn, CopiedOut            uint64 // bytes of payload below the copy-break, received and sent
+	CopiedIn, CopiedOut            uint64 // bytes of payload below the copy-break, or received in short parts, and sent
 	RendezvousSent                 uint64 // payloads that the peer fetched
 	RendezvousReceived             uint64 // payloads that we fetched
 	CreditUpdates                  uint64 // SENDs that carried nothing but credits and notices

@@ -140,13 +140,7 @@ func TestWriteWithImmediate(t *testing.T) {
 			SGEs: []verbs.SGE{{MR: r.mr, Offset: uint64(len(r.mem) - size), Length: uint32(size)}},
 		}})
 		require.NoError(t, err)
-		f := get(t, n.faults)
-		require.Same(t, c, f.c)
-		require.ErrorIs(t, f.err, ErrProtocol)
-		var fe *FaultError
-		require.ErrorAs(t, f.err, &fe)
-		require.Equal(t, FaultPeer, fe.Kind)
-		get(t, c.Done())
+		n.violated(t, c)
 	}
 }
 

@@ -104,8 +104,7 @@ func open(cfg Config) (_ *device, err error) {
 		return nil, opErr("ibv_fork_init", err)
 	}
 	if d.cm, err = cverbs.CreateEventChannel(); err != nil {
-		return nil, fmt.Errorf("ibverbs: the RDMA connection manager can not be used (is the kernel module rdma_ucm "+
-			"loaded, and /dev/infiniband/rdma_cm accessible?): %w", opErr("rdma_create_event_channel", err))
+		return nil, channelErr(err)
 	}
 	undo = append(undo, d.cm.Destroy)
 	name := cfg.Device

@@ -38,6 +38,18 @@ func opErr(call string, errno error) error {
 	return fmt.Errorf("%s: %w", call, errno)
 }
 
+// channelErr is why there is no event channel of the connection manager. It has
+// none where there is no device either: that is not the loss of one.
+func channelErr(errno error) error {
+	const call = "rdma_create_event_channel"
+	if errors.Is(errno, unix.ENODEV) {
+		return fmt.Errorf("ibverbs: this machine has no RDMA device (an adapter's driver makes one, or `rdma link add rxe0 "+
+			"type rxe netdev INTERFACE` in software): %s: %w: %w", call, errno, os.ErrNotExist)
+	}
+	return fmt.Errorf("ibverbs: the RDMA connection manager can not be used (is the kernel module rdma_ucm "+
+		"loaded, and /dev/infiniband/rdma_cm accessible?): %w", opErr(call, errno))
+}
+
 // createErr is opErr for calls that make something: out of memory is out of
 // the device's, too.
 func createErr(call string, errno error) error {

@@ -43,6 +43,20 @@ func TestMemlockErrorNamesNumbersAndRemedy(t *testing.T) {
 	require.NoError(t, m.Deregister())
 }
 
+// A machine without a device has not lost one.
+func TestNoDeviceIsNotALoss(t *testing.T) {
+	err := channelErr(unix.ENODEV)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.NotErrorIs(t, err, driver.ErrDeviceLost)
+	require.ErrorContains(t, err, "no RDMA device")
+	require.ErrorContains(t, err, "rdma link add")
+	for _, errno := range []unix.Errno{unix.ENOENT, unix.EACCES} {
+		err := channelErr(errno)
+		require.ErrorIs(t, err, errno)
+		require.ErrorContains(t, err, "rdma_ucm")
+	}
+}
+
 func TestOpenErrors(t *testing.T) {
 	testDevice(t)
 	_, err := open(Config{Device: "none0"})

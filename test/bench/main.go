@@ -21,12 +21,21 @@ import (
 // row compares one thing with its raw counterpart. Rates are better when high,
 // times when low; ratio is always ours over raw.
 type row struct {
-	name string
-	unit string
-	bar  float64 // what the ratio should reach or, of times, not exceed
-	ours func(d time.Duration) (result, error)
-	raw  func(d time.Duration) (float64, error)
+	name   string
+	unit   string
+	bar    float64 // what the ratio should reach or, of times, not exceed
+	allocs float64 // what the allocations of a message stay below
+	ours   func(d time.Duration) (result, error)
+	raw    func(d time.Duration) (float64, error)
 }
+
+// What counts as no allocations of a message: what the whole process allocates
+// meanwhile, timers and the collector's included, is shared by all messages of a
+// run. Secure mode has more of it.
+const (
+	noAllocs       = 0.1
+	noAllocsSecure = 0.5
+)
 
 const (
 	kib = 1 << 10
@@ -46,19 +55,19 @@ func rows() []row {
 				with = "one CRC32C per end"
 			}
 			rs = append(rs,
-				row{fmt.Sprintf("conn: stream of %s, %s", sizeName(s.size), with), "GB/s", s.bar,
+				row{fmt.Sprintf("conn: stream of %s, %s", sizeName(s.size), with), "GB/s", s.bar, noAllocs,
 					func(d time.Duration) (result, error) { return connStream(s.size, crc, d) }, raw},
-				row{fmt.Sprintf("messenger: stream of %s, %s", sizeName(s.size), with), "GB/s", s.bar,
+				row{fmt.Sprintf("messenger: stream of %s, %s", sizeName(s.size), with), "GB/s", s.bar, noAllocs,
 					func(d time.Duration) (result, error) { return messengerStream(s.size, crc, d) }, raw})
 		}
 	}
 	rs = append(rs, secureRows()...)
 	return append(rs,
-		row{"conn: round trip of 64 B, two processes", "us", 1.60,
+		row{"conn: round trip of 64 B, two processes", "us", 1.60, noAllocs,
 			connPing, tcpPing},
-		row{"messenger: round trip of 64 B, two processes", "us", 1.60,
+		row{"messenger: round trip of 64 B, two processes", "us", 1.60, noAllocs,
 			messengerPing, tcpPing},
-		row{"messenger: call of 64 B, two processes", "us", 1.60,
+		row{"messenger: call of 64 B, two processes", "us", 1.60, noAllocs,
 			messengerCall, tcpCall})
 }
 
@@ -69,15 +78,11 @@ func (r *row) judge(ratio, allocs float64) (bar string, met bool) {
 	} else {
 		bar, met = fmt.Sprintf(">= %.2f", r.bar), ratio >= r.bar
 	}
-	if met = met && allocs < noAllocs; !met {
+	if met = met && allocs < r.allocs; !met {
 		bar += " (missed)"
 	}
 	return bar, met
 }
-
-// noAllocs bounds the allocations of a message: the runtime's own, timers and
-// collector, are shared by all messages of a run, which may be few.
-const noAllocs = 0.5
 
 func main() {
 	runs, each := 7, time.Second

@@ -28,11 +28,11 @@ import (
 func secureRows() []row {
 	var rs []row
 	for _, scheme := range []string{messenger.SchemeIWARP, messenger.SchemeTCP} {
-		rs = append(rs, row{fmt.Sprintf("messenger: stream of 1 MiB, crc mode, %s", scheme), "GB/s", 0.91,
+		rs = append(rs, row{fmt.Sprintf("messenger: stream of 1 MiB, crc mode, %s", scheme), "GB/s", 0.91, noAllocs,
 			func(d time.Duration) (result, error) { return modeStream(scheme, messenger.ModeCRC, mib, d) },
 			func(d time.Duration) (float64, error) { return tcpStream(mib, true, d) }})
 		for _, size := range []int{mib, 64 * kib} {
-			rs = append(rs, row{fmt.Sprintf("messenger: stream of %s, secure mode, %s", sizeName(size), scheme), "GB/s", 0.90,
+			rs = append(rs, row{fmt.Sprintf("messenger: stream of %s, secure mode, %s", sizeName(size), scheme), "GB/s", 0.90, noAllocsSecure,
 				func(d time.Duration) (result, error) { return modeStream(scheme, messenger.ModeSecure, size, d) },
 				func(d time.Duration) (float64, error) { return tcpSealed(size, d) }})
 		}

@@ -53,7 +53,8 @@ type Config struct {
 	// default 1 MiB (64 KiB with checksums at most). For other peers it follows the path's MSS.
 	SegmentSize int
 
-	// HandshakeTimeout bounds the exchange of MPA frames, on both sides, default 5 s.
+	// HandshakeTimeout bounds the exchange of MPA frames, on both sides, default 5 s. Listeners log at Info, once a second
+	// at most, whom they refuse, and how many more they have refused since.
 	HandshakeTimeout time.Duration
 	// Linger is how long a dead connection waits for the peer to read our last words and close, default 1 s. It holds
 	// nothing of the QP's meanwhile.

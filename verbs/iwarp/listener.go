@@ -22,10 +22,15 @@ type listener struct {
 	done  chan struct{} // closed by Close
 	wg    sync.WaitGroup
 
-	mu     sync.Mutex
-	closed bool
-	shakes map[net.Conn]struct{} // handshakes under way
+	mu         sync.Mutex
+	closed     bool
+	shakes     map[net.Conn]struct{} // handshakes under way
+	logged     time.Time             // when a refusal was logged last
+	suppressed int                   // refusals since that are not in the log
 }
+
+// refusalPause is the least time between two refusals that are logged: strangers decide how many there are.
+const refusalPause = time.Second
 
 var _ driver.Listener = (*listener)(nil)
 
@@ -107,12 +112,28 @@ func (l *listener) shake(c net.Conn) {
 		return
 	}
 	l.mu.Unlock()
+	if err != nil {
+		l.refused(c, err)
+	}
 	_ = c.Close()
 	<-l.slots
-	if err != nil {
-		l.dev.stats.HandshakeFailures.Add(1)
-		l.dev.log.Debug("iwarp: refused a connection", slog.String("remote", c.RemoteAddr().String()), slog.Any("error", err))
+}
+
+// refused counts a peer that is none, and says why.
+func (l *listener) refused(c net.Conn, err error) {
+	l.dev.stats.HandshakeFailures.Add(1)
+	l.mu.Lock()
+	now := time.Now()
+	if l.closed || now.Sub(l.logged) < refusalPause {
+		l.suppressed++
+		l.mu.Unlock()
+		return
 	}
+	suppressed := l.suppressed
+	l.logged, l.suppressed = now, 0
+	l.mu.Unlock()
+	l.dev.log.Info("iwarp: refused a connection", slog.String("remote", c.RemoteAddr().String()), slog.Any("error", err),
+		slog.Int("suppressed", suppressed))
 }
 
 // Accept waits for the next valid request.

@@ -1,9 +1,12 @@
 package iwarp
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -127,5 +130,43 @@ func TestHandshakeDeadline(t *testing.T) {
 		require.Error(t, err)
 		require.Equal(t, 7*time.Second, time.Since(begin))
 		require.NoError(t, l.Close())
+	})
+}
+
+// Who is refused is in the log, with the reason: once a second at most, however many there are.
+func TestRefusalsAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n memNet
+		var log bytes.Buffer
+		e := newEnd(t, endConfig{cfg: Config{Dial: n.dial, Listen: n.listen, Logger: slog.New(slog.NewTextHandler(&log, nil))}})
+		l, err := e.dev.Listen(t.Context(), "node:1")
+		require.NoError(t, err)
+		stranger := func() {
+			c, err := n.dial(t.Context(), "node:1")
+			require.NoError(t, err)
+			_, err = c.Write([]byte("GET / HTTP/1.1\r\n\r\n\r\n")) // as long as what is read first
+			require.NoError(t, err)
+			synctest.Wait()
+		}
+		for range 3 {
+			stranger()
+		}
+		time.Sleep(time.Second)
+		stranger()
+		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+		require.Len(t, lines, 2)
+		for i, suppressed := range []string{"suppressed=0", "suppressed=2"} {
+			require.Contains(t, lines[i], `level=INFO msg="iwarp: refused a connection" remote=pipe error="`)
+			require.Contains(t, lines[i], "MPA")
+			require.Contains(t, lines[i], suppressed)
+		}
+
+		_, err = n.dial(t.Context(), "node:1")
+		require.NoError(t, err)
+		synctest.Wait()
+		time.Sleep(time.Second)
+		require.NoError(t, l.Close())
+		require.Equal(t, 2, strings.Count(log.String(), "\n"), "our own end is no refusal")
+		require.EqualValues(t, 5, e.dev.Stats().HandshakeFailures)
 	})
 }

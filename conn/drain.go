@@ -20,6 +20,11 @@ import (
 // released; call it again to try once more. It must not be called from a
 // callback.
 //
+// A device that does not return from the destructor of a listener, completion
+// queue, channel, shared receive queue or protection domain is waited for in
+// spite of ctx: for verbs.Config.CloseTimeout (5 s), for one such object after
+// the other. The error then matches *verbs.StuckError.
+//
 // An error that names connections means that the device has not let go of their
 // queue pairs: siw, for one, does so only when the handshake of a connection that
 // was being made has timed out, after 10 s. A goroutine of the endpoint then does

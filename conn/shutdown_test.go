@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -12,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/argonaut-rdma/argonaut/conn/internal/wire"
+	"github.com/argonaut-rdma/argonaut/test/env"
+	"github.com/argonaut-rdma/argonaut/verbs"
 	"github.com/argonaut-rdma/argonaut/verbs/verbstest"
 )
 
@@ -250,6 +253,87 @@ func TestShutdownFinishesLater(t *testing.T) {
 			if c.op == verbstest.CallDestroyQP {
 				require.Error(t, get(t, b.faults).err)
 			}
+		})
+	}
+}
+
+// TestShutdownOrder: what a shutdown asks of the device, in the order of
+// ARCHITECTURE: stop listening, say goodbye, disconnect, QP to ERR, destroy it, then
+// queues, channels, shared queues, the arena's regions, the protection domain.
+func TestShutdownOrder(t *testing.T) {
+	env.UserSpace(t, "the kernel's connection managers are asked for more")
+	order := []verbstest.Op{
+		verbstest.CallCloseListener, verbstest.CallPostSend, verbstest.CallDisconnect, verbstest.CallSetState,
+		verbstest.CallDestroyQP, verbstest.CallDestroyCQ, verbstest.CallCloseCompChannel, verbstest.CallDestroySRQ,
+		verbstest.CallDeregister, verbstest.CallDeallocPD,
+	}
+	var calls []verbstest.Op // from CloseListener on; the script's calls come one at a time
+	s := &verbstest.Script{Call: func(c verbstest.Call) verbstest.Fault {
+		if slices.Contains(order, c.Op) && (len(calls) > 0 || c.Op == verbstest.CallCloseListener) {
+			calls = append(calls, c.Op)
+		}
+		return verbstest.Fault{}
+	}}
+	n := newNode(t, nodeConfig{Config: Config{DrainTimeout: 50 * time.Millisecond}, device: openFaulty(t, s)})
+	r := newRawPeer(t) // one that does not disconnect first
+	_, err := r.connect(n.listen(), rawHello(nil))
+	require.NoError(t, err)
+	c := get(t, n.accepted)
+	r.send(rawPacket(wire.Packet{Epoch: rawEpoch}))
+	n.send(c, "there", 1000)
+	over := make(chan error, 1)
+	go func() { over <- n.Endpoint.Shutdown(t.Context()) }() // ends after the goodbyes
+	for said := false; !said; {
+		p, _ := r.recv()
+		for b := p[wire.PacketLen:]; len(b) > 0; {
+			rec, n, err := wire.ParseRecord(b)
+			require.NoError(t, err)
+			said = said || rec.Type == wire.Goodbye
+			b = b[n:]
+		}
+	}
+	r.send(rawPacket(wire.Packet{Epoch: rawEpoch}, wire.Record{Type: wire.Goodbye}))
+	require.NoError(t, get(t, over))
+	require.Equal(t, order, slices.Compact(calls), "%v", calls)
+}
+
+// TestShutdownStuckDestructor: a device that does not return from a destructor holds
+// a shutdown up no longer than CloseTimeout, is named in the error, and the next
+// shutdown does the rest.
+func TestShutdownStuckDestructor(t *testing.T) {
+	env.UserSpace(t, "that a destructor of the kernel's is slow is not what is tested")
+	for op, says := range map[verbstest.Op]string{
+		verbstest.CallCloseListener:    "close listener is still running",
+		verbstest.CallDestroyCQ:        "close CQ is still running",
+		verbstest.CallCloseCompChannel: "close comp channel is still running",
+		verbstest.CallDestroySRQ:       "close SRQ is still running",
+		verbstest.CallDeregister:       "deregister",
+		verbstest.CallDeallocPD:        "close PD is still running",
+	} {
+		t.Run(op.String(), func(t *testing.T) {
+			release := make(chan struct{})
+			s := &verbstest.Script{Call: func(c verbstest.Call) verbstest.Fault {
+				if c.Op != op || c.N > 0 {
+					return verbstest.Fault{}
+				}
+				return verbstest.Fault{Wait: release}
+			}}
+			dev, err := verbs.NewDevice(verbstest.NewFaulty(env.OpenDriver(t), s), verbs.Config{CloseTimeout: 100 * time.Millisecond})
+			require.NoError(t, err)
+			p := newPair(t, nodeConfig{Config: Config{DrainTimeout: 50 * time.Millisecond}, device: dev}, nodeConfig{})
+			p.a.listen()
+			over := make(chan error, 1)
+			go func() { over <- p.a.Endpoint.Close() }() // ends before release
+			err = get(t, over)
+			require.ErrorContains(t, err, says)
+			if op != verbstest.CallDeregister {
+				require.ErrorAs(t, err, new(*verbs.StuckError))
+			}
+			require.NotEmpty(t, dev.Resources())
+			close(release)
+			require.Eventually(t, func() bool { return p.a.Endpoint.Close() == nil }, wait, time.Millisecond)
+			p.a.clean()
+			require.ErrorIs(t, get(t, p.b.faults).err, ErrPeerClosed)
 		})
 	}
 }

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
+	"regexp"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,22 +15,8 @@ import (
 
 // An arena that may not be pinned: the error has the numbers and says what to do.
 func TestMemlock(t *testing.T) {
-	dir, err := os.MkdirTemp("", "storage-node-memlock-")
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	exe, err := os.ReadFile(mustExecutable(t))
-	require.NoError(t, err)
-	// A copy, where an unprivileged user can run it.
-	bin := filepath.Join(dir, "storage-node")
-	require.NoError(t, os.WriteFile(bin, exe, 0o755))
-	require.NoError(t, os.Chmod(dir, 0o777))
-
-	cmd := command("serve", "--data", filepath.Join(dir, "data"), "--listen", "127.0.0.1:0", "--arena", "64MiB", "--pin")
-	cmd.Path = bin
-	cmd.SysProcAttr = &syscall.SysProcAttr{}
-	if os.Getuid() == 0 {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: 65534, Gid: 65534}
-	}
+	cmd, dir := unprivileged(t)
+	cmd.Args = append(cmd.Args, "serve", "--data", filepath.Join(dir, "data"), "--listen", "127.0.0.1:0", "--arena", "64MiB", "--pin")
 	var old unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &old))
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: min(1<<20, old.Max), Max: old.Max}))
@@ -41,9 +30,33 @@ func TestMemlock(t *testing.T) {
 	require.NotContains(t, string(out), "goroutine ")
 }
 
-func mustExecutable(t *testing.T) string {
-	t.Helper()
-	exe, err := os.Executable()
+var lockedLine = regexp.MustCompile(`VmLck:\s+(\d+) kB`)
+
+// A node whose arena is pinned serves as any other.
+func TestPinned(t *testing.T) {
+	const arena = 64 << 20
+	mem, err := unix.Mmap(-1, 0, arena+16<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	require.NoError(t, err)
-	return exe
+	err = unix.Mlock(mem)
+	require.NoError(t, unix.Munmap(mem))
+	if err != nil {
+		t.Skip("80 MiB can not be locked here (raise RLIMIT_MEMLOCK, ulimit -l): ", err)
+	}
+	p := startNode(t, t.TempDir(), "--listen", "127.0.0.1:0", "--arena", "64MiB", "--pin")
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	require.NoError(t, err)
+	m := lockedLine.FindSubmatch(status)
+	require.NotNil(t, m)
+	locked, err := strconv.ParseInt(string(m[1]), 10, 64)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, locked<<10, int64(arena))
+
+	in, out := randomFile(t, 5<<20), filepath.Join(t.TempDir(), "out")
+	ok(t, nil, to(p, "put", "big", in)...)
+	ok(t, strings.NewReader("small"), to(p, "put", "small", "-")...)
+	ok(t, nil, to(p, "get", "big", out)...)
+	sameFiles(t, in, out)
+	require.Equal(t, "small", ok(t, nil, to(p, "get", "small", "-")...))
+	require.Contains(t, ok(t, nil, to(p, "stat", "big")...), fmt.Sprint(5<<20))
+	requireIdle(t, p, p.device())
 }

@@ -24,7 +24,14 @@ import (
 
 var serving = regexp.MustCompile(`msg=serving .*?(tcp://[^\s,"]+)`)
 
-// Whatever comes in on a port, the node closes that connection in time, says nothing that hurts, and goes on.
+// What the node logs about who is none of its clients, by the port that it came to: from where, and why not.
+var refusal = map[string]*regexp.Regexp{
+	"iwarp": regexp.MustCompile(`level=INFO msg="iwarp: refused a connection" remote=127\.0\.0\.1:\d+ error=".+" suppressed=\d+`),
+	"tcp":   regexp.MustCompile(`level=INFO msg="handshake failed" .*127\.0\.0\.1:\d+.* err=.+`),
+}
+
+// Whatever comes in on a port, the node closes that connection in time, says nothing that hurts, says why in its log, and
+// goes on.
 func TestGarbage(t *testing.T) {
 	t.Parallel()
 	frame4G := append([]byte("ceph v2\n\x10\x00"), make([]byte, 16)...) // banner without features, then a preamble
@@ -77,6 +84,27 @@ func TestGarbage(t *testing.T) {
 	requireAbandoned(t, p)
 	log := p.log()
 	require.NotContains(t, log, "panic")
+	for scheme, line := range refusal {
+		require.Regexp(t, line, log, scheme)
+	}
+}
+
+// unprivileged is a command that runs this program as somebody who may nothing, and a directory that is theirs to write.
+func unprivileged(t *testing.T, args ...string) (cmd *exec.Cmd, dir string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "storage-node-test-") // what t.TempDir makes is root's alone
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	require.NoError(t, os.Chmod(dir, 0o777))
+	cmd = command(args...)
+	exe, err := os.ReadFile(cmd.Path)
+	require.NoError(t, err)
+	cmd.Path = filepath.Join(dir, "storage-node") // a copy, which they can reach
+	require.NoError(t, os.WriteFile(cmd.Path, exe, 0o755))
+	if os.Getuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	}
+	return cmd, dir
 }
 
 // sendGarbage sends input and waits for the other end to close the connection.
@@ -137,11 +165,18 @@ func TestWrong(t *testing.T) {
 		require.Contains(t, fails(t, nil, to(p, "put", "k", filepath.Join(dir, "none"))...), "no such file")
 		require.Contains(t, fails(t, nil, to(p, "put", "k", dir)...), "is a directory")
 		require.Contains(t, fails(t, nil, to(p, "get", "k", filepath.Join(dir, "none", "out"))...), "no such file")
-		secret := filepath.Join(t.TempDir(), "secret")
+	})
+	t.Run("unreadable file", func(t *testing.T) {
+		put, dir := unprivileged(t)
+		secret := filepath.Join(dir, "secret")
 		require.NoError(t, os.WriteFile(secret, nil, 0o000))
-		if os.Getuid() != 0 {
-			require.Contains(t, fails(t, nil, to(p, "put", "k", secret)...), "permission denied")
-		}
+		put.Args = append(put.Args, to(p, "put", "k", secret)...)
+		out, err := put.CombinedOutput()
+		require.Error(t, err)
+		require.Equal(t, exitError, put.ProcessState.ExitCode(), "%s", out)
+		require.Contains(t, string(out), "storage-node: error: ")
+		require.Contains(t, string(out), "permission denied")
+		require.NotContains(t, string(out), "goroutine ")
 	})
 	t.Run("what is no regular file stays what it is", func(t *testing.T) {
 		there := t.TempDir()

@@ -12,11 +12,11 @@ test: ## every test that needs nothing but Go
 	$(GO) test ./...
 
 .PHONY: race
-race: ## the same under the race detector (arenas on the Go heap)
+race: ## the same with -short under the race detector (arenas on the Go heap)
 	$(GO) test -race -short ./...
 
 .PHONY: invariants
-invariants: ## the same with poisoned buffers and checked invariants
+invariants: ## the same with -short, poisoned buffers and checked invariants
 	$(GO) test -short -tags invariants ./...
 
 .PHONY: model

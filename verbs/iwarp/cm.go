@@ -72,11 +72,35 @@ func (q *queuePair) connect(ctx context.Context, addr string, p driver.ConnParam
 		_ = c.Close()
 		return driver.ConnParam{}, fmt.Errorf("%w: the peer wants %d READs outstanding, IRD is %d", driver.ErrProtocol, peer.enh.ORD, ird)
 	}
-	if err := q.start(c, par); err != nil {
+	if !par.ours {
+		err = q.pause(ctx)
+	}
+	if err == nil {
+		err = q.start(c, par)
+	}
+	if err != nil {
 		_ = c.Close()
 		return driver.ConnParam{}, err
 	}
 	return driver.ConnParam{PrivateData: peer.private, IRD: int(peer.enh.ORD), ORD: par.ord}, nil
+}
+
+// foreignPause is what an acceptor of another implementation gets between its reply and our first FPDU. siw (of Linux,
+// siw_cm.c) sends its reply in siw_accept before siw_qp_socket_assoc has installed the queue pair's callback of
+// the socket: what comes in between lies there, unread, until more comes.
+const foreignPause = 10 * time.Millisecond
+
+// pause waits foreignPause, or until the QP is in ERR, which start says.
+func (q *queuePair) pause(ctx context.Context) error {
+	t := time.NewTimer(foreignPause)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-q.failed:
+	case <-ctx.Done():
+		return fmt.Errorf("MPA handshake: %w", ctx.Err())
+	}
+	return nil
 }
 
 // request dials and exchanges frames. The connection is closed on error.

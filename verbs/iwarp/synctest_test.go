@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"strings"
@@ -168,5 +169,77 @@ func TestRefusalsAreLogged(t *testing.T) {
 		require.NoError(t, l.Close())
 		require.Equal(t, 2, strings.Count(log.String(), "\n"), "our own end is no refusal")
 		require.EqualValues(t, 5, e.dev.Stats().HandshakeFailures)
+	})
+}
+
+// An acceptor of another implementation has a moment between its reply and our first FPDU. The context and the end of
+// the QP end the wait. One of ours needs none.
+func TestForeignAcceptorHasAMoment(t *testing.T) {
+	const early = foreignPause / 2
+	// dial runs in a bubble with a QP, and what it is told is how long after the reply the first byte has come.
+	for name, dial := range map[string]func(t *testing.T, e *end, addr string, first <-chan time.Duration){
+		"waits": func(t *testing.T, e *end, addr string, first <-chan time.Duration) {
+			_, err := e.qp.Connect(t.Context(), addr, driver.ConnParam{})
+			require.NoError(t, err)
+			e.post(driver.SendWR{Opcode: driver.OpSend})
+			require.Equal(t, foreignPause, <-first)
+		},
+		"context": func(t *testing.T, e *end, addr string, first <-chan time.Duration) {
+			ctx, cancel := context.WithTimeout(t.Context(), early)
+			defer cancel()
+			begin := time.Now()
+			_, err := e.qp.Connect(ctx, addr, driver.ConnParam{})
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.Equal(t, early, time.Since(begin))
+			require.Zero(t, <-first, "nothing")
+		},
+		"ERR": func(t *testing.T, e *end, addr string, first <-chan time.Duration) {
+			time.AfterFunc(early, func() { _ = e.qp.SetState(driver.QPStateErr) })
+			begin := time.Now()
+			_, err := e.qp.Connect(t.Context(), addr, driver.ConnParam{})
+			require.ErrorIs(t, err, driver.ErrQPState)
+			require.Equal(t, early, time.Since(begin))
+			require.Zero(t, <-first, "nothing")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var n memNet
+				l, err := n.listen(t.Context(), "foreign:1")
+				require.NoError(t, err)
+				first := make(chan time.Duration, 1)
+				go func() { // ends with the connection
+					defer close(first)
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					defer c.Close()
+					var d Device
+					if _, err := d.readHello(c, false); err != nil {
+						return
+					}
+					h := v2Hello()
+					h.frame.Reply = true
+					_, _ = c.Write(appendHello(&h))
+					begin := time.Now()
+					if _, err := c.Read(make([]byte, 1)); err == nil {
+						first <- time.Since(begin)
+					}
+					_, _ = io.Copy(io.Discard, c)
+				}()
+				dial(t, newEnd(t, endConfig{cfg: Config{Dial: n.dial}}), "foreign:1", first)
+			})
+		})
+	}
+	t.Run("ours", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var n memNet
+			c := endConfig{cfg: Config{Dial: n.dial, Listen: n.listen}}
+			a, b := newEnd(t, c), newEnd(t, c)
+			begin := time.Now()
+			connect(t, a, b, "node:1")
+			require.Zero(t, time.Since(begin))
+		})
 	})
 }

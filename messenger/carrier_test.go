@@ -164,6 +164,25 @@ func TestFastDispatchAndChain(t *testing.T) {
 		require.NoError(t, p.c.Send(soon(t), NewMessage(30)))
 		require.Eventually(t, func() bool { return p.server.Stats().Unhandled == 1 }, patience, time.Millisecond)
 		require.EqualValues(t, 1, p.server.Stats().FastDispatched)
+
+		// Who is added in front is asked first, also before FastDispatch of the others.
+		var front syncSlice[uint16]
+		p.server.AddDispatcherFront(&handler{dispatch: func(_ context.Context, m *Message) bool {
+			front.add(m.Type)
+			return false
+		}})
+		p.server.AddDispatcherFront(&handler{fast: func(m *Message) bool {
+			front.add(m.Type)
+			return m.Type == 10 && echo(context.Background(), m)
+		}})
+		for _, typ := range []uint16{10, 20} {
+			r, err := p.c.Call(soon(t), NewMessage(typ))
+			require.NoError(t, err)
+			r.Release()
+		}
+		require.Equal(t, []uint16{10, 20, 20}, front.all(), "the last one first")
+		require.Equal(t, []uint16{10}, fast.all(), "those behind are not asked for what was consumed")
+		require.EqualValues(t, 2, p.server.Stats().FastDispatched)
 	})
 }
 

@@ -2,8 +2,8 @@ package messenger
 
 import "context"
 
-// Dispatcher handles what a Messenger receives. Several form a chain, in the
-// order in which they were added; the first that consumes a message ends it.
+// Dispatcher handles what a Messenger receives. Several form a chain, see
+// AddDispatcher and AddDispatcherFront; the first that consumes a message ends it.
 //
 // Events of one connection come one at a time and in order, HandleConnect or
 // HandleAccept first and, where the session is lossy, HandleReset last, all from

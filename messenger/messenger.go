@@ -331,11 +331,22 @@ func (m *Messenger) throttlesFor(t EntityType, p Policy) throttles {
 	return tt
 }
 
-// AddDispatcher adds d at the end of the chain.
+// AddDispatcher adds d at the end of the chain (Ceph: add_dispatcher_tail). What is
+// being dispatched goes by the chain as it was.
 func (m *Messenger) AddDispatcher(d Dispatcher) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	chain := append(slices.Clone(m.dispatchers()), d)
+	m.chain.Store(&chain)
+}
+
+// AddDispatcherFront adds d at the front of the chain, before all that have been
+// added (Ceph: add_dispatcher_head): it is the first to be asked for each message,
+// and to be told of each event. What is being dispatched goes by the chain as it was.
+func (m *Messenger) AddDispatcherFront(d Dispatcher) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	chain := append([]Dispatcher{d}, m.dispatchers()...)
 	m.chain.Store(&chain)
 }
 

@@ -71,7 +71,7 @@ type Connection struct {
 	waiting    ring[*sendWaiter] // for room in the queue
 	flushed    []chan struct{}   // waits for the queue to be empty
 	calls      map[uint64]*call
-	serving    map[uint64]*Message // calls of the peer that are being handled
+	serving    map[uint64]*Message // calls of the peer that are being handled; nil at rest
 	lastTID    uint64
 	peer       EntityName
 	verified   EntityName // as authentication has it
@@ -90,7 +90,7 @@ type Connection struct {
 func (m *Messenger) newConnection(t EntityType, p Policy) *Connection {
 	c := &Connection{
 		m: m, id: m.lastConn.Add(1), peerType: t, policy: p.withDefaults(), ready: make(chan struct{}), wake: make(chan struct{}, 1),
-		peer: EntityName{t, -1}, verified: EntityName{t, -1}, calls: map[uint64]*call{}, serving: map[uint64]*Message{},
+		peer: EntityName{t, -1}, verified: EntityName{t, -1}, calls: map[uint64]*call{},
 		session: session.Session{Policy: p.rules(), BackoffMin: m.cfg.BackoffMin, BackoffMax: m.cfg.BackoffMax},
 	}
 	c.parted = time.Now()
@@ -318,7 +318,8 @@ func (c *Connection) withLast(err error) error {
 	return err
 }
 
-// MarkDown ends the connection at once, by our own will: what is queued, or has
+// MarkDown ends the connection at once, by our own will (Shutdown: when what has been
+// accepted is delivered): what is queued, or has
 // not been acknowledged, is dropped, and no reset callback comes. It does not
 // block; handlers that run finish. The peer of a lossless session learns of it
 // when it connects again, where its policy checks resets (HandleRemoteReset).

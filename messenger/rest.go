@@ -7,7 +7,7 @@ const restAfter = 2 * tickInterval
 
 // keptAtRest is how much scratch an idle connection keeps in one place, bytes: what
 // keepalives need.
-const keptAtRest = 512
+const keptAtRest = 128
 
 // rest gives memory back, if c has l and nothing is queued or being sent. It may be
 // called again and again.
@@ -27,6 +27,13 @@ func (c *Connection) rest(l *link) {
 	c.replay.rest()
 	c.waiting.rest()
 	l.t.rest()
+	if len(c.serving) == 0 {
+		c.serving = nil
+	}
+	if c.ackTimer != nil && !c.ackArmed {
+		c.ackTimer.Stop()
+		c.ackTimer = nil
+	}
 	c.strand.mu.Lock()
 	defer c.strand.mu.Unlock()
 	c.strand.events.rest()

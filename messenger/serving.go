@@ -51,6 +51,9 @@ func (c *Connection) serve(m *Message) {
 		return
 	}
 	m.serving, m.callTID = true, m.TID
+	if c.serving == nil {
+		c.serving = map[uint64]*Message{}
+	}
 	c.serving[m.TID] = m
 }
 

@@ -3,6 +3,7 @@ package messenger
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -180,11 +181,13 @@ func (l *link) answer(in session.Incoming, r *hsResult) (a session.Answer, t tak
 		c = ex
 		t = c.take(l, r, in, a.Lost)
 	default:
+		wrongCookie := false
 		switch a.Verdict {
 		case session.SendWait:
 			ex.hurry()
 		case session.SendReset:
 			m.n.resetsSent.Add(1)
+			wrongCookie = ex != nil && ex.session.State != session.Closed && ex.session.ClientCookie != in.ClientCookie
 		}
 		var late *link
 		if a.Verdict == session.SendReset && !a.Full && ex != nil && ex.session.State == session.Connecting && ex.session.ServerCookie == 0 {
@@ -196,6 +199,9 @@ func (l *link) answer(in session.Incoming, r *hsResult) (a session.Answer, t tak
 		m.mu.Unlock()
 		if late != nil {
 			late.fail("", errReplaced)
+		}
+		if wrongCookie {
+			l.note(slog.LevelInfo, "reset sent", "err", fmt.Errorf("%w: %v asks to go on with a session by another cookie than it has", ErrReset, r.peer))
 		}
 		return a, t, nil
 	}

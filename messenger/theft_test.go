@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -257,9 +258,10 @@ func (c deafConn) Read(b []byte) (int, error) {
 
 // Whoever is not told apart from the owner of a session, as nobody authenticates,
 // still has to know its cookies to go on with it: a guess is told that there is no
-// such session, and counted; the owner keeps it.
+// such session, counted, and in the log; the owner keeps it.
 func TestForgedCookies(t *testing.T) {
-	server, owner, c, s := ownedSession(t, Config{Name: EntityName{OSD, 0}, Auth: []Auth{AuthNone{}}},
+	v := &victim{t: t}
+	server, owner, c, s := ownedSession(t, Config{Name: EntityName{OSD, 0}, Auth: []Auth{AuthNone{}}, Logger: slog.New(v)},
 		Config{Name: EntityName{Client, 7}, Auth: []Auth{AuthNone{}}})
 	for _, cookie := range []uint64{0, 1, s.ClientCookie + 1, s.ServerCookie, ^s.ClientCookie} {
 		nc, err := net.Dial("tcp", server.Addrs()[0].HostPort())
@@ -271,8 +273,18 @@ func TestForgedCookies(t *testing.T) {
 			Reconnect: true, ClientCookie: cookie, ServerCookie: s.ServerCookie, GlobalSeq: 1 << 60, ConnectSeq: s.ConnectSeq + 1,
 		}}
 		before := server.Stats()
+		said := func() (n int) {
+			for _, err := range v.said.all() {
+				if errors.Is(err, ErrReset) {
+					n++
+				}
+			}
+			return n
+		}
+		saidBefore := said()
 		require.ErrorIs(t, converse(nc, newHandshake(p)), errForgerReset, "cookie %#x", cookie)
 		require.Equal(t, before.ResetsSent+1, server.Stats().ResetsSent)
+		require.Equal(t, saidBefore+1, said(), "the server says %v", &v.said)
 		nc.Close()
 		require.Eventually(t, func() bool { return server.Stats().HandshakesFailed > before.HandshakesFailed }, patience, time.Millisecond)
 		r, err := c.Call(soon(t), NewMessage(1))

@@ -58,8 +58,7 @@ func TestCutAnywhere(t *testing.T) {
 	if testing.Short() {
 		rounds = 15
 	}
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := env.Seed(t)
 	carriers(t, func(t *testing.T, scheme string) {
 		if scheme != SchemeTCP {
 			env.UserSpace(t, "it cuts the adapter's TCP connections")

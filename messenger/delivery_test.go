@@ -29,7 +29,7 @@ import (
 //	ARGONAUT_DELIVERY_MESSAGES   over all pairs, sizes log-uniform up to ARGONAUT_DELIVERY_MAX
 //	ARGONAUT_DELIVERY_LARGE      messages beside them, of ARGONAUT_DELIVERY_LARGE_SIZE
 //	ARGONAUT_DELIVERY_CUT        mean bytes after which a connection is cut
-//	ARGONAUT_DELIVERY_SEED       repeats a run
+//	ARGONAUT_DELIVERY_SEED       repeats a run, see env.Seed
 //
 // The full run: MESSAGES=1000000 MAX=524288 LARGE=2000 LARGE_SIZE=8388608 CUT=33554432; in a guest, on a
 // device of the kernel's (see package test/env): MESSAGES=20000 MAX=262144 LARGE=0.
@@ -54,15 +54,10 @@ func envInt(t *testing.T, name string, def int64) int64 {
 func newDeliverySize(t *testing.T) deliverySize {
 	s := deliverySize{
 		messages: int(envInt(t, "ARGONAUT_DELIVERY_MESSAGES", 6000)), max: envInt(t, "ARGONAUT_DELIVERY_MAX", 128<<10),
-		large: int(envInt(t, "ARGONAUT_DELIVERY_LARGE", 12)), largeSize: envInt(t, "ARGONAUT_DELIVERY_LARGE_SIZE", 1<<20),
+		large: int(envInt(t, "ARGONAUT_DELIVERY_LARGE", 12)), largeSize: envInt(t, "ARGONAUT_DELIVERY_LARGE_SIZE", 1<<20+4096),
 		cut: envInt(t, "ARGONAUT_DELIVERY_CUT", 1<<20),
 	}
-	s.seed = rand.Uint64()
-	if v := os.Getenv("ARGONAUT_DELIVERY_SEED"); v != "" {
-		var err error
-		s.seed, err = strconv.ParseUint(v, 10, 64)
-		require.NoError(t, err)
-	}
+	s.seed = env.Seed(t)
 	return s
 }
 
@@ -83,7 +78,6 @@ func softIWARP(t testing.TB, n *messengertest.Node) *verbs.Device {
 
 func TestDeliveryUnderFire(t *testing.T) {
 	size := newDeliverySize(t)
-	t.Logf("ARGONAUT_DELIVERY_SEED=%d", size.seed)
 	t.Run("tcp", func(t *testing.T) { deliver(t, size, wire{scheme: SchemeTCP}) })
 	t.Run("iwarp", func(t *testing.T) { deliver(t, size, wire{scheme: SchemeIWARP, device: softIWARP}) })
 	// What a device gets: a real address, where only the messengers can cut.
@@ -144,6 +138,9 @@ func deliver(t *testing.T, size deliverySize, w wire) {
 		Configure: func(_ *messengertest.Node, cfg *Config) {
 			cfg.Name = EntityName{Type: deliveryTypes[i], Num: int64(i)}
 			cfg.Nonce = uint32(i + 1)
+			if *SecureAll {
+				*cfg = Secured(*cfg)
+			}
 			cfg.BackoffMin, cfg.BackoffMax = 2*time.Millisecond, 150*time.Millisecond
 			cfg.ConnectTimeout = 3 * time.Second
 			// On RDMA nothing is heard while a payload is fetched: the largest has
@@ -362,13 +359,16 @@ func (b *battle) settle(ctx context.Context) {
 			require.Eventually(t, func() bool { return c.Stats().UnackedMessages == 0 }, time.Minute, 5*time.Millisecond)
 		}
 	}
-	var faults, reconnects, replayed, duplicates, waits, retries uint64
+	var faults, reconnects, replayed, duplicates, waits, retries, rendezvous uint64
 	var delivered, lost int
 	for _, n := range b.cl.Nodes {
 		st := n.Stats()
 		faults, reconnects, replayed = faults+st.Faults, reconnects+st.Reconnects, replayed+st.Replayed
 		duplicates, waits, retries = duplicates+st.Duplicates, waits+st.RacesLost, retries+st.Retries+st.RetriesGlobal
 		require.Zero(t, st.RemoteResets, "nobody has lost a session")
+		for _, ep := range n.Endpoints() {
+			rendezvous += ep.Stats().RendezvousReceived
+		}
 	}
 	for i := range b.ch {
 		for j, ch := range b.ch[i] {
@@ -392,6 +392,9 @@ func (b *battle) settle(ctx context.Context) {
 	t.Logf("%d messages delivered, %d lost by lossy sessions; %d faults, %d reconnects, %d sent again, %d duplicates, %d races, %d retries",
 		delivered, max(0, lost), faults, reconnects, replayed, duplicates, waits, retries)
 	require.NotZero(t, faults)
+	if b.w.scheme == SchemeIWARP && b.size.large > 0 && b.size.largeSize > 1<<20 { // larger than what goes eagerly
+		require.NotZero(t, rendezvous)
+	}
 	if b.w.addr != "" {
 		t.Logf("%d handshakes cut", b.handshakesCut.Load())
 	}

@@ -208,8 +208,7 @@ func TestLosslessSurvivesCuts(t *testing.T) {
 // Both directions, each connection cut after a random number of bytes, in the
 // handshake too.
 func TestLosslessUnderRandomCuts(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := env.Seed(t)
 	total := uint32(600)
 	if testing.Short() {
 		total = 150

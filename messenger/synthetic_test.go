@@ -14,6 +14,7 @@ import (
 	"github.com/argonaut-rdma/argonaut/buffer"
 	. "github.com/argonaut-rdma/argonaut/messenger"
 	"github.com/argonaut-rdma/argonaut/messenger/messengertest"
+	"github.com/argonaut-rdma/argonaut/test/env"
 )
 
 // synthetic is Ceph's SyntheticWorkload: servers and clients, and random
@@ -141,8 +142,7 @@ func (s synthetic) run(t *testing.T) {
 	} else if testing.Short() {
 		size.ops /= 4
 	}
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := env.Seed(t)
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	var ords []*ordered
 	var answ []*answers

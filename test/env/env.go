@@ -1,8 +1,10 @@
 package env
 
 import (
+	"math/rand/v2"
 	"net"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -13,6 +15,20 @@ import (
 	"github.com/argonaut-rdma/argonaut/verbs/ibverbs"
 	"github.com/argonaut-rdma/argonaut/verbs/iwarp"
 )
+
+// Seed is what a test draws from: ARGONAUT_DELIVERY_SEED, or a new one. The log has
+// it, so that a run that failed can be repeated.
+func Seed(tb testing.TB) uint64 {
+	tb.Helper()
+	seed := rand.Uint64()
+	if v := os.Getenv("ARGONAUT_DELIVERY_SEED"); v != "" {
+		var err error
+		seed, err = strconv.ParseUint(v, 10, 64)
+		require.NoError(tb, err)
+	}
+	tb.Logf("ARGONAUT_DELIVERY_SEED=%d", seed)
+	return seed
+}
 
 // Device is the name of the RDMA device; "" is the user-space adapter.
 func Device() string { return os.Getenv("ARGONAUT_RDMA_DEVICE") }

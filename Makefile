@@ -19,6 +19,10 @@ race: ## the same with -short under the race detector (arenas on the Go heap)
 invariants: ## the same with -short, poisoned buffers and checked invariants
 	$(GO) test -short -tags invariants ./...
 
+.PHONY: secure
+secure: ## the messenger's tests of replay and delivery in secure mode
+	$(GO) test -short -run 'Lossless|CutAnywhere|DeliveryUnderFire' ./messenger -args -secure
+
 .PHONY: model
 model: ## arena and ledger against models over millions of steps, and the arena's stress with poisoned memory
 	ARGONAUT_MODEL_STEPS=2000000 $(GO) test -race -timeout 2h -run 'TestArenaModel$$' -v ./buffer

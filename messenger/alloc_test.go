@@ -90,6 +90,14 @@ func steadyState(t *testing.T, server, client Policy) {
 		require.Less(t, steady(t, rounds, send(nil, middle)), few, "3,000 bytes of middle")
 		require.Less(t, steady(t, rounds, send(l, nil)), few, "64 KiB of payload")
 		require.Less(t, steady(t, rounds, send(l, middle)), few, "64 KiB of payload, and middle")
+		large, err := p.client.cfg.Arena.GetList(soon(t), 2<<20, buffer.Anonymous)
+		require.NoError(t, err)
+		defer large.Release()
+		most := few
+		if scheme != SchemeTCP && env.Device() == "" {
+			most += 1 // a rendezvous has a key of its own
+		}
+		require.Less(t, steady(t, rounds/20, send(large, nil)), most, "2 MiB of payload")
 		call := func(n int) {
 			for range n {
 				r, err := p.c.Call(ctx, NewMessage(2))

@@ -18,11 +18,11 @@ type latency[L any] struct {
 
 // messengerLatencies is the histograms of messenger.Latencies.
 var messengerLatencies = []latency[messenger.Latencies]{
-	{"argonaut_messenger_send_queue_seconds", "From Send until the transport has taken the message.",
+	{"argonaut_messenger_send_queue_seconds", "From Send until the transport has taken the message (Ceph: msgr_send_messages_queue_lat).",
 		func(l *messenger.Latencies) *histogram.Histogram { return &l.SendQueue }},
 	{"argonaut_messenger_send_seconds", "Time spent sending, one observation for each queue sent (Ceph: msgr_running_send_time).",
 		func(l *messenger.Latencies) *histogram.Histogram { return &l.Send }},
-	{"argonaut_messenger_send_ack_seconds", "From Send until the peer of a lossless session has acknowledged the message.",
+	{"argonaut_messenger_send_ack_seconds", "From Send until the peer of a lossless session has acknowledged the message (compare Ceph: msgr_handle_ack_lat).",
 		func(l *messenger.Latencies) *histogram.Histogram { return &l.SendAck }},
 	{"argonaut_messenger_receive_seconds", "From the first bytes of a message until it had arrived (Ceph: msgr_running_recv_time).",
 		func(l *messenger.Latencies) *histogram.Histogram { return &l.Receive }},

@@ -203,6 +203,19 @@ func adversaries() []adversary {
 			write(t, c, b)
 			closedByPeer(t, c)
 		}, ErrAuth, auth},
+		{"authenticates with 4 KB for ever", Config{Auth: []Auth{endless{}, AuthNone{}}}, func(t *testing.T, v *victim) {
+			const each = 4000
+			c := v.dial()
+			b := msgr2.Banner{Supported: ownFeatures | 1, Required: 1}.Append(nil)
+			b = append(b, msgr2.AppendControl(nil, &msgr2.Hello{Entity: msgr2.EntityClient})...)
+			b = append(b, msgr2.AppendControl(nil, &msgr2.AuthRequest{Method: msgr2.AuthMethod(endless{}.Method()), Modes: []uint32{1}})...)
+			for range maxTranscript/each + 1 { // fewer than the rounds that it may take
+				b = append(b, msgr2.AppendControl(nil, &msgr2.AuthRequestMore{Payload: make([]byte, each)})...)
+			}
+			write(t, c, b)
+			closedByPeer(t, c)
+			require.Eventually(t, func() bool { return strings.Contains(v.said.String(), "more than 65536 bytes before authentication") }, patience, time.Millisecond)
+		}, ErrProtocol, protocol},
 		{"tries method after method", secure(), func(t *testing.T, v *victim) {
 			c := v.dial()
 			b := msgr2.Banner{Supported: 1, Required: 1}.Append(nil)

@@ -2,6 +2,7 @@ package messenger_test
 
 import (
 	"context"
+	"io"
 	"testing"
 	"time"
 
@@ -40,6 +41,34 @@ func TestDefaultTimeouts(t *testing.T) {
 		require.Equal(t, StateClosed, c.State())
 		require.ErrorIs(t, c.Err(), ErrTimeout)
 		require.ErrorContains(t, c.Err(), "no sign of life for 30s")
+	})
+}
+
+// By default a handshake may take 10 seconds, and a peer that is silent in it is given
+// up, on either side.
+func TestDefaultConnectTimeout(t *testing.T) {
+	under(t, func(t *testing.T) {
+		d := newDuo(t, LossyClient(), StatelessServer())
+		server := d.Nodes[1]
+		dialed, err := d.Net.Dialer("10.9.9.1")(t.Context(), server.Addrs()[0].HostPort())
+		require.NoError(t, err)
+		defer dialed.Close()
+		silent, err := d.Net.Listener("10.9.9.2")(t.Context(), "10.9.9.2:7000")
+		require.NoError(t, err)
+		defer silent.Close()
+		c, err := d.Nodes[0].ConnectTo(OSD, AddrVec{{URL: "tcp://10.9.9.2:7000"}})
+		require.NoError(t, err)
+		settle(9 * time.Second)
+		require.EqualValues(t, 1, server.Stats().HalfOpen)
+		require.NoError(t, c.Err())
+		settle(2 * time.Second)
+		require.Zero(t, server.Stats().HalfOpen)
+		require.EqualValues(t, 1, server.Stats().HandshakeTimeouts)
+		_, err = dialed.Read(make([]byte, 1))
+		require.ErrorIs(t, err, io.EOF, "it is closed")
+		require.ErrorIs(t, c.Err(), ErrTimeout)
+		require.EqualValues(t, 1, d.Nodes[0].Stats().HandshakeTimeouts)
+		require.Equal(t, StateConnecting, c.State(), "it tries again")
 	})
 }
 

@@ -28,7 +28,7 @@ var rewrite = flag.Bool("rewrite", false, "write the expectations of testdata/*.
 //	= ...                                how it ends (written by -rewrite)
 //
 // Keys of side: auth=none,key (methods), require=0x.., supported=0x..,
-// lossless, own (offer our own features), modes=crc,secure (in order of
+// lossless, own (offer our own features), iwarp (bound there, too), modes=crc,secure (in order of
 // preference), secure (the policy takes nothing else); of the session that is
 // there: state=.., cc=.., sc=.. (cookies), cs=, pgs=, out=, in=.
 func TestHandshakeScripts(t *testing.T) {
@@ -94,6 +94,7 @@ func runScript(t *testing.T, script string) string {
 
 var (
 	ourAddr   = msgr2.AddrFrom(msgr2.AddrMsgr2, netip.MustParseAddrPort("192.0.2.1:6800"), 11)
+	ourIWARP  = msgr2.AddrFrom(msgr2.AddrIWARP, netip.MustParseAddrPort("192.0.2.1:6801"), 11)
 	theirAddr = msgr2.AddrFrom(msgr2.AddrMsgr2, netip.MustParseAddrPort("192.0.2.2:3300"), 0)
 )
 
@@ -145,6 +146,9 @@ func scriptParams(words []string) hsParams {
 	} else {
 		p.addrs = msgr2.AddrVec{ourAddr}
 		p.acceptable = func(a msgr2.Addr) bool { return a.AddrPort() == ourAddr.AddrPort() }
+	}
+	if f.has("iwarp") {
+		p.addrs = msgr2.AddrVec{ourIWARP, ourAddr}
 	}
 	pol.Lossy, pol.Secure = !f.has("lossless"), f.has("secure")
 	pol.Supported, pol.Required = f.num("supported", 0), f.num("require", 0)

@@ -127,20 +127,28 @@ func TestInjectStepHoldsUp(t *testing.T) {
 	})
 }
 
-// A step that fails ends the handshake; the next one is better.
+// A step that fails ends the handshake; the next one is better. At READY the client has
+// been answered, and goes on with the session.
 func TestInjectStepFails(t *testing.T) {
-	carriers(t, func(t *testing.T, scheme string) {
-		var fails atomic.Int32
-		p := lossless(t, scheme, &Inject{Step: func(s Step) error {
-			if s.Frame == "CLIENT_IDENT" && !s.Sending && fails.Add(1) == 1 {
-				return errors.New("the test fails this step")
-			}
-			return nil
-		}}, Config{}, &handler{dispatch: echo})
-		require.NoError(t, p.c.Ready(soon(t)))
-		require.EqualValues(t, 2, fails.Load())
-		require.EqualValues(t, 1, p.server.Stats().HandshakesFailed)
-	})
+	for _, frame := range []string{"CLIENT_IDENT", "READY"} {
+		t.Run(frame, func(t *testing.T) {
+			carriers(t, func(t *testing.T, scheme string) {
+				var fails atomic.Int32
+				p := lossless(t, scheme, &Inject{Step: func(s Step) error {
+					if s.Frame == frame && !s.Sending && fails.Add(1) == 1 {
+						return errors.New("the test fails this step")
+					}
+					return nil
+				}}, Config{}, &handler{dispatch: echo})
+				r, err := p.c.Call(soon(t), NewMessage(1))
+				require.NoError(t, err)
+				r.Release()
+				require.EqualValues(t, 2, fails.Load())
+				require.EqualValues(t, 1, p.server.Stats().HandshakesFailed)
+				require.LessOrEqual(t, p.server.Stats().Open, 1)
+			})
+		})
+	}
 }
 
 // Handshakes and queues take as long as the delays are.

@@ -87,8 +87,8 @@ func TestInspectIsBounded(t *testing.T) {
 	})
 }
 
-// What waits is told by priority, with its age; what a lost transport had is to be
-// sent again.
+// What waits is told by priority, with its age, and sent in that order; what a lost
+// transport had is sent again before it.
 func TestInspectQueues(t *testing.T) {
 	under(t, func(t *testing.T) {
 		d := newDuo(t, LosslessPeer(), LosslessPeer())
@@ -97,8 +97,11 @@ func TestInspectQueues(t *testing.T) {
 			require.Len(t, all, 1)
 			return all[0]
 		}
+		n := byte(0)
 		put := func(c *Connection, priority uint16) {
+			n++
 			m := NewMessage(1)
+			m.Front = append(m.Front, n, 0, 0, 0)
 			m.Priority = priority
 			require.NoError(t, c.Send(t.Context(), m))
 		}
@@ -144,6 +147,7 @@ func TestInspectQueues(t *testing.T) {
 		require.Empty(t, i.Queue)
 		require.Zero(t, i.Session.Replay)
 		require.EqualValues(t, 5, d.Nodes[1].Stats().MessagesReceived)
+		require.Equal(t, []uint32{1, 2, 4, 5, 3}, d.rec[1].received())
 	})
 }
 

@@ -1,6 +1,7 @@
 package messenger
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -9,25 +10,30 @@ import (
 	"github.com/argonaut-rdma/argonaut/test/env"
 )
 
-// Keys that were guessed, changed, revoked, or granted to somebody else, used on
-// the adapter itself: it reads and writes nothing, the one who tried gets
+// Keys that were guessed, changed, revoked, used up, or granted to somebody else, used
+// on the adapter itself: it reads and writes nothing, the one who tried gets
 // ErrBadGrant, the granting side ErrProtocol and a count, and that connection, and
 // no other, is over.
 func TestGuessedKeys(t *testing.T) {
 	type forgery struct {
 		name  string
 		write bool
-		forge func(t *testing.T, g, other Grant) Grant
+		forge func(t *testing.T, p *pair, g, other Grant) Grant
 	}
 	for _, f := range []forgery{
-		{"a key nearby", false, func(_ *testing.T, g, _ Grant) Grant { g.RKey++; return g }},
-		{"another key", false, func(_ *testing.T, g, _ Grant) Grant { g.RKey ^= 0x5a5a5a00; return g }},
-		{"no key", false, func(_ *testing.T, g, _ Grant) Grant { g.RKey = 0; return g }},
-		{"behind it", false, func(_ *testing.T, g, _ Grant) Grant { g.Addr++; return g }},
-		{"before it", false, func(_ *testing.T, g, _ Grant) Grant { g.Addr--; return g }},
-		{"elsewhere", false, func(_ *testing.T, g, _ Grant) Grant { g.Addr = 1 << 40; return g }},
-		{"for reading, to write", true, func(_ *testing.T, g, _ Grant) Grant { g.Write = true; return g }},
-		{"another's", false, func(_ *testing.T, g, other Grant) Grant { other.Epoch = g.Epoch; return other }},
+		{"a key nearby", false, func(_ *testing.T, _ *pair, g, _ Grant) Grant { g.RKey++; return g }},
+		{"another key", false, func(_ *testing.T, _ *pair, g, _ Grant) Grant { g.RKey ^= 0x5a5a5a00; return g }},
+		{"no key", false, func(_ *testing.T, _ *pair, g, _ Grant) Grant { g.RKey = 0; return g }},
+		{"behind it", false, func(_ *testing.T, _ *pair, g, _ Grant) Grant { g.Addr++; return g }},
+		{"before it", false, func(_ *testing.T, _ *pair, g, _ Grant) Grant { g.Addr--; return g }},
+		{"elsewhere", false, func(_ *testing.T, _ *pair, g, _ Grant) Grant { g.Addr = 1 << 40; return g }},
+		{"for reading, to write", true, func(_ *testing.T, _ *pair, g, _ Grant) Grant { g.Write = true; return g }},
+		{"another's", false, func(_ *testing.T, _ *pair, g, other Grant) Grant { other.Epoch = g.Epoch; return other }},
+		{"revoked", false, func(t *testing.T, p *pair, g, _ Grant) Grant {
+			require.NoError(t, p.c.Revoke(soon(t), []Grant{g}))
+			return g
+		}},
+		{"used once", false, usedOnce},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			p := newPair(t, schemeDevice, Config{Auth: []Auth{AuthNone{}}}, Config{Auth: []Auth{AuthNone{}}}, nil, nil)
@@ -51,7 +57,7 @@ func TestGuessedKeys(t *testing.T) {
 			if gs[0].Framed {
 				return // the adapter has no keys that it can confine: TestPullOutOfRange
 			}
-			bad := []Grant{f.forge(t, gs[0], others[0])}
+			bad := []Grant{f.forge(t, p, gs[0], others[0])}
 			if f.write {
 				// The refusal may come after Push has returned.
 				if err := sc.Push(soon(t), bad, 0, dst); err != nil {
@@ -72,4 +78,20 @@ func TestGuessedKeys(t *testing.T) {
 			r.Release()
 		})
 	}
+}
+
+// usedOnce is a grant for one transfer, which has been: what it gave is elsewhere.
+func usedOnce(t *testing.T, p *pair, _, _ Grant) Grant {
+	src, want := randomList(t, p.client.cfg.Arena, 10_000)
+	defer src.Release()
+	gs, err := p.c.GrantOnce(soon(t), src, false, nil)
+	if errors.Is(err, ErrNotSupported) {
+		env.Need(t, false, "it has no grants for one transfer")
+	}
+	require.NoError(t, err)
+	dst, _ := randomList(t, p.server.cfg.Arena, 10_000)
+	defer dst.Release()
+	require.NoError(t, p.server.connectionsOf()[0].Pull(soon(t), dst, gs, 0))
+	require.Equal(t, want, bytesOf(dst))
+	return gs[0]
 }

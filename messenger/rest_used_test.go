@@ -116,7 +116,6 @@ func usedAndRested(t *testing.T, configured func(Config) Config, most float64) {
 	for _, s := range bare {
 		require.NoError(t, s.Close())
 	}
-	bare = nil
 
 	before = heap()
 	kept := make([]*Connection, n)

@@ -29,6 +29,10 @@ model: ## arena and ledger against models over millions of steps, and the arena'
 	$(GO) test -race -timeout 2h -run 'TestLedgerModel$$' -v ./verbs -rapid.checks 40000
 	ARGONAUT_STRESS_ROUNDS=100000 $(GO) test -tags invariants -timeout 2h -run 'TestStress$$' -v ./buffer
 
+.PHONY: kill
+kill: ## clients and the node killed in mid-transfer 50 times on each carrier, the store's writer 300 times
+	ARGONAUT_KILL_ROUNDS=50 ARGONAUT_CRASH_ROUNDS=300 $(GO) test -timeout 2h -run 'Kill' -v ./examples/storage-node/...
+
 .PHONY: delivery
 delivery: ## a million messages, and 2,000 of 8 MiB, while connections are cut, over iWARP and over TCP
 	ARGONAUT_DELIVERY_MESSAGES=1000000 ARGONAUT_DELIVERY_MAX=524288 ARGONAUT_DELIVERY_LARGE=2000 \

@@ -54,7 +54,7 @@ passes() {
 network_up
 echo 8 >/proc/sys/vm/nr_hugepages # of 2 MiB, for the tests that want some
 for type in $devices; do
-	export ARGONAUT_KILL_ROUNDS=2 ARGONAUT_FAULT_STRIDE=7
+	export ARGONAUT_KILL_ROUNDS=2 ARGONAUT_FAULT_STRIDE=$([[ ${strict-1} = 1 ]] && echo 1 || echo 7)
 	export ARGONAUT_RDMA_DEVICE=${type}0 ARGONAUT_RDMA_ADDR=$guest_addr ARGONAUT_RDMA_ADDR6=$guest_addr6
 	always step "$type/add" device_add "$type"
 	if [[ -n $bench ]]; then
@@ -76,13 +76,13 @@ for type in $devices; do
 	for package in "${packages[@]}"; do
 		step "$type/$package" suite "$type" "$package"
 	done
-	until=$((SECONDS + 60)) # where the run is not strict
+	until=$((SECONDS + 100)) # where the run is not strict
 	report "$type/delivery" delivery
 	for package in "${long[@]}"; do
 		report "$type/$package" suite "$type" "$package"
 	done
 	report "$type/waves" timeout 300 "$bin/waves" -device "${type}0" -addr "$guest_addr"
-	report "$type/perf" timeout 180 "$bin/perf" -device "${type}0" -addr "$guest_addr" -short -runs 1
+	report "$type/perf" timeout 300 "$bin/perf" -device "${type}0" -addr "$guest_addr" -short -runs "$([[ ${strict-1} = 1 ]] && echo 3 || echo 1)"
 	step "$type/removed" removed "$type" # and added again, to be deleted in peace
 	[[ $(rdma link show) == *"${type}0"* ]] || device_add "$type"
 	always step "$type/delete" device_delete "$type"

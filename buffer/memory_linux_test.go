@@ -342,19 +342,41 @@ func TestKindsOfMemory(t *testing.T) {
 	require.NoError(t, m.Close(context.Background()))
 }
 
+// Huge pages are registered, sent from and received into.
 func TestHugeTLB(t *testing.T) {
 	mem, err := unix.Mmap(-1, 0, hugePage, rw, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_HUGETLB|unix.MAP_HUGE_2MB)
 	if err != nil {
 		t.Skipf("the system has no 2 MiB pages in its pool (vm.nr_hugepages): %v", err)
 	}
 	defer func() { require.NoError(t, unix.Munmap(mem)) }()
-	pd := openPD(t, iwarp.Config{}, &verbstest.Script{})
-	c := newCache(t, RegCacheConfig{PDs: []*verbs.PD{pd}})
-	defer closeCache(t, c)
-	m, err := c.Add(mem)
+	x, y := connect(t)
+	cx, cy := newCache(t, RegCacheConfig{PDs: []*verbs.PD{x.pd}}), newCache(t, RegCacheConfig{PDs: []*verbs.PD{y.pd}})
+	defer closeCache(t, cx)
+	defer closeCache(t, cy)
+	src, dst := mem[:hugePage/2], mem[hugePage/2:]
+	for i := range src {
+		src[i] = byte(i * 13 >> 3)
+	}
+	mx, err := cx.Add(src)
 	require.NoError(t, err)
-	mustRegister(t, m, verbs.AccessLocalWrite).Close()
-	require.NoError(t, m.Close(context.Background()))
+	my, err := cy.Add(dst)
+	require.NoError(t, err)
+	rx, ry := mustRegister(t, mx, 0), mustRegister(t, my, verbs.AccessLocalWrite)
+	lx, ly := rx.List(), ry.List()
+	ly.RetainPosted()
+	_, err = y.qp.PostRecv([]verbs.RecvWR{{SGEs: ly.SGEs(nil, y.pd)}})
+	require.NoError(t, err)
+	lx.RetainPosted()
+	x.send(verbs.SendWR{Opcode: verbs.OpSend, SGEs: lx.SGEs(nil, x.pd)})
+	require.Equal(t, verbs.StatusSuccess, y.poll().Status)
+	ly.ReleasePosted()
+	require.Equal(t, verbs.StatusSuccess, x.poll().Status)
+	lx.ReleasePosted()
+	require.True(t, bytes.Equal(src, dst))
+	lx.Release()
+	ly.Release()
+	rx.Close()
+	ry.Close()
 }
 
 // What its owner does to memory under a live registration is found.

@@ -93,14 +93,14 @@ func (q *queue) good(wrid uint64, op verbs.Opcode) verbs.WC {
 
 // spun is good without the channel: it leaves the CQ as it was armed, with no
 // event on the way.
-func (q *queue) spun(wrid uint64, op verbs.Opcode) {
+func (q *queue) spun(wrid uint64, op verbs.Opcode) verbs.WC {
 	q.e.Helper()
 	for {
 		wc, ok, err := q.poll()
 		require.NoError(q.e, err)
 		if ok {
 			require.NoError(q.e, good(wc, wrid, op))
-			return
+			return wc
 		}
 		q.e.yield()
 	}

@@ -253,7 +253,8 @@ func grantInvalidated(e *env, k grantKind) {
 }
 
 // grantInvalidatedWithPayload has the message that ends a grant carry something, in
-// every form that a SEND has.
+// every form that a SEND has. The solicited one, and no other, is announced to who
+// has armed for those.
 func grantInvalidatedWithPayload(e *env, k grantKind) {
 	const n = 48
 	o := pairOpts{}
@@ -291,9 +292,18 @@ func grantInvalidatedWithPayload(e *env, k grantKind) {
 		inv := signaled(2, driver.OpSendWithInv, form.sges...)
 		inv.Flags |= form.flags
 		inv.InvalidateRKey = g.rkey
+		if e.caps().Solicited {
+			require.NoError(e, p.b.rq.cq.ReqNotify(true))
+		}
 		p.a.post(inv)
-		p.a.sq.good(2, driver.OpSendWithInv)
-		wc := p.b.rq.good(3, driver.OpRecv)
+		if e.caps().Solicited && form.flags&driver.SendSolicited != 0 {
+			cq, err := p.b.rq.ch.Wait(e.ctx)
+			require.NoError(e, err, name)
+			require.Equal(e, p.b.rq.cq, cq, name)
+		}
+		p.a.sq.spun(2, driver.OpSendWithInv)
+		wc := p.b.rq.spun(3, driver.OpRecv)
+		p.b.rq.quiet()
 		require.True(e, wc.HasInv, name)
 		require.Equal(e, g.rkey, wc.InvalidatedRKey, name)
 		require.EqualValues(e, form.n, wc.ByteLen, name)

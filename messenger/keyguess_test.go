@@ -84,7 +84,8 @@ func TestGuessedKeys(t *testing.T) {
 func usedOnce(t *testing.T, p *pair, _, _ Grant) Grant {
 	src, want := randomList(t, p.client.cfg.Arena, 10_000)
 	defer src.Release()
-	gs, err := p.c.GrantOnce(soon(t), src, false, nil)
+	used := make(chan Grant, 1)
+	gs, err := p.c.GrantOnce(soon(t), src, false, func(g Grant) { used <- g })
 	if errors.Is(err, ErrNotSupported) {
 		env.Need(t, false, "it has no grants for one transfer")
 	}
@@ -93,5 +94,5 @@ func usedOnce(t *testing.T, p *pair, _, _ Grant) Grant {
 	defer dst.Release()
 	require.NoError(t, p.server.connectionsOf()[0].Pull(soon(t), dst, gs, 0))
 	require.Equal(t, want, bytesOf(dst))
-	return gs[0]
+	return receiveOne(t, used, "end of the grant")
 }

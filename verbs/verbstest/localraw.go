@@ -24,12 +24,20 @@ func (x *rawEnd) dereg(m rawMemory) {
 
 // localFaults are the statuses of work that names memory which the device may not
 // touch: LOC_PROT_ERR. Those that have LOC_QP_OP_ERR for whatever they could not
-// do are not as exact.
-func localFaults(c driver.Caps) []driver.WCStatus {
-	if c.UnsentIsLocQPOp {
-		return []driver.WCStatus{driver.StatusLocProtErr, driver.StatusLocQPOpErr, driver.StatusLocAccessErr, driver.StatusGeneralErr}
+// do have others, too: rxe (whose violations show on the request) for each such
+// receive, and for a SEND if it does not find the key; siw for each SEND, and
+// another for each receive.
+func localFaults(c driver.Caps, op driver.Opcode) []driver.WCStatus {
+	switch rxe := c.RemoteViolationOnWR; {
+	case !c.UnsentIsLocQPOp, op == driver.OpRead:
+		return []driver.WCStatus{driver.StatusLocProtErr}
+	case op == driver.OpRecv && rxe, op == driver.OpSend && !rxe:
+		return []driver.WCStatus{driver.StatusLocQPOpErr}
+	case op == driver.OpRecv:
+		return []driver.WCStatus{driver.StatusGeneralErr}
+	default:
+		return []driver.WCStatus{driver.StatusLocProtErr, driver.StatusLocQPOpErr}
 	}
-	return []driver.WCStatus{driver.StatusLocProtErr}
 }
 
 // rawSend sends bad memory.
@@ -78,13 +86,13 @@ func (x *rawEnd) fault(wrs []driver.SendWR) {
 			wc = x.next(x.ctx, x.sq)
 		}
 		require.EqualValues(x, 1, wc.WRID)
-		require.Contains(x, append([]driver.WCStatus{driver.StatusWRFlushErr}, localFaults(x.caps)...), wc.Status, "%v", wc.Status)
+		require.Contains(x, append([]driver.WCStatus{driver.StatusWRFlushErr}, localFaults(x.caps, driver.OpRead)...), wc.Status, "%v", wc.Status)
 		x.errState()
 		return
 	}
 	wc := x.next(x.ctx, x.sq)
 	require.EqualValues(x, 1, wc.WRID)
-	require.Contains(x, localFaults(x.caps), wc.Status, "%v", wc.Status)
+	require.Contains(x, localFaults(x.caps, wrs[0].Opcode), wc.Status, "%v", wc.Status)
 	x.errState()
 	if n == 2 {
 		wc = x.next(x.ctx, x.sq)
@@ -116,7 +124,7 @@ func rawRecv(bad func(x *rawEnd) driver.SGE) func(e *env) {
 		require.NoError(e, err)
 		wc := b.next(e.ctx, b.rq)
 		require.EqualValues(e, 1, wc.WRID)
-		require.Contains(e, localFaults(b.caps), wc.Status, "%v", wc.Status)
+		require.Contains(e, localFaults(b.caps, driver.OpRecv), wc.Status, "%v", wc.Status)
 		b.errState()
 		wc = b.next(e.ctx, b.rq)
 		require.EqualValues(e, 2, wc.WRID)

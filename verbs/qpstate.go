@@ -60,7 +60,8 @@ func (q *QP) canSend() error {
 	s := q.State()
 	if s == QPStateRTR {
 		// The peer's first message may be polled before Connect or Accept has
-		// returned, and answered: the device knows.
+		// returned, and answered: the device knows. (Of a kernel's iWARP device it is
+		// known only when an event of the connection manager has been read.)
 		if ds, err := q.drv.State(); err == nil && ds == QPStateRTS {
 			q.connected()
 			s = q.State()
@@ -107,9 +108,11 @@ func (q *QP) Cause() (EventType, bool) {
 }
 
 // LocalCause reports whether Cause is this end's own doing: a request or a receive
-// that is wrong, or memory that went away under a message. Otherwise the peer has
-// broken a rule, or has ended the connection because it says that we have; of
-// EventQPFatal it may be either. known is false where Cause is. It does not block.
+// that is wrong, or memory of what is sent, of a receive or of a READ that went away
+// under a message. Otherwise the peer has broken a rule, or has ended the connection
+// because it says that we have; of EventQPFatal it may be either. A WRITE of the peer
+// into memory that has just been withdrawn counts as the peer's. known is false where
+// Cause is. It does not block.
 func (q *QP) LocalCause() (local, known bool) {
 	if x, ok := q.drv.(driver.Explainer); ok {
 		if _, known = x.Cause(); known {

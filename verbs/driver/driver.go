@@ -160,10 +160,12 @@ type Explainer interface {
 	// and may be called at any time, after Destroy too.
 	Cause() (EventType, bool)
 	// LocalCause reports whether that is this end's own doing: a request or a
-	// receive that is wrong, or memory that went away under a message.
-	// Otherwise, if there is a cause, the peer has broken a rule, or has ended
-	// the connection because it says that we have (a Terminate of iWARP), which
-	// EventQPFatal alone does not tell apart. It is called as Cause is.
+	// receive that is wrong, or memory of what is sent, of a receive or of a READ
+	// that went away under a message. Otherwise, if there is a cause, the peer
+	// has broken a rule, or has ended the connection because it says that we have
+	// (a Terminate of iWARP), which EventQPFatal alone does not tell apart. A
+	// WRITE of the peer into memory that has just been withdrawn counts as the
+	// peer's. It is called as Cause is.
 	LocalCause() bool
 }
 

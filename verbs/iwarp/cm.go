@@ -151,7 +151,8 @@ func (d *Device) exchange(c net.Conn, mine *hello) (*hello, error) {
 	return peer, nil
 }
 
-// start makes the handshaken connection the QP's and moves it to RTS. On error the connection stays the caller's.
+// start makes the handshaken connection the QP's and moves it to RTS. On error the connection stays the caller's, who
+// puts the QP to ERR.
 func (q *queuePair) start(c net.Conn, par connParams) error {
 	_ = c.SetDeadline(time.Time{})
 	if t, ok := c.(*net.TCPConn); ok {
@@ -175,14 +176,14 @@ func (q *queuePair) start(c net.Conn, par connParams) error {
 		q.tx.bounce = make([]byte, bounceSize)
 	}
 	q.rx.begin(rxHeader, int(par.framing)+wire.TaggedLen)
+	q.sq.mu.Lock()
+	q.state.Store(uint32(driver.QPStateRTS)) // before anything can be received, which may be answered at once
+	q.sq.mu.Unlock()
 	if !q.dev.goRun(q.senderLoop) {
 		return driver.ErrClosed
 	}
 	q.dev.wg.Go(q.receiverLoop) // Close waits for the sender, so it has not returned
 	q.running = true
-	q.sq.mu.Lock()
-	q.state.Store(uint32(driver.QPStateRTS))
-	q.sq.mu.Unlock()
 	if q.tx.rtr {
 		q.tx.signal()
 	}

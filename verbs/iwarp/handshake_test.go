@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -169,4 +170,31 @@ func TestReplyMirrorsPrefix(t *testing.T) {
 		require.Equal(t, f.Enhanced, reply.frame.Enhanced)
 		require.Equal(t, "welcome", string(reply.private))
 	}
+}
+
+// A QP is in RTS before its goroutines start: what the peer sends at once may be answered at once.
+func TestRTSBeforeAnythingIsReceived(t *testing.T) {
+	a, b := newEnd(t, endConfig{}), newEnd(t, endConfig{})
+	l, err := b.dev.Listen(testCtx(t), "127.0.0.1:0")
+	require.NoError(t, err)
+	connected := make(chan error, 1)
+	go func() { // ends with the connection
+		_, err := a.qp.Connect(testCtx(t), l.Addr(), a.param)
+		connected <- err
+	}()
+	req, err := l.Accept(testCtx(t))
+	require.NoError(t, err)
+	b.dev.mu.Lock() // no goroutine of a QP starts
+	unlock := sync.OnceFunc(b.dev.mu.Unlock)
+	defer unlock()
+	accepted := make(chan error, 1)
+	go func() { accepted <- req.Accept(testCtx(t), b.qp, b.param) }() // ends with the connection
+	require.Eventually(t, func() bool {
+		st, _ := b.qp.State()
+		return st == driver.QPStateRTS
+	}, testTimeout, time.Millisecond)
+	unlock()
+	require.NoError(t, <-accepted)
+	require.NoError(t, <-connected)
+	require.NoError(t, l.Close())
 }

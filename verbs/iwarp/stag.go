@@ -100,11 +100,13 @@ func (t *stagTable) chunk(slot uint32) *stagChunk {
 	return c
 }
 
-// release gives the tag's slot back.
+// release gives the tag's slot back. The key that follows is the next one's: that of a window is its binder's choice.
 func (t *stagTable) release(stag uint32) {
 	slot := t.slot(stag >> 8)
 	t.mu.Lock()
-	t.chunk(slot).regions[slot%stagChunkLen].Store(nil)
+	c := t.chunk(slot)
+	c.regions[slot%stagChunkLen].Store(nil)
+	c.keys[slot%stagChunkLen] = uint8(stag)
 	t.free = append(t.free, slot)
 	t.mu.Unlock()
 }

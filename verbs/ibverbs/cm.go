@@ -329,21 +329,34 @@ func (q *qp) start(id *cmID) error {
 	return nil
 }
 
-// fail ends a connection that could not be made, and puts the QP to ERR.
-func (q *qp) fail(id *cmID) {
+// fail ends a connection that could not be made, puts the QP to ERR and returns
+// why: err, unless the connection had come and gone meanwhile. Then the kernel
+// refuses the next step with EINVAL, which is no argument of the caller's.
+func (q *qp) fail(id *cmID, err error) error {
 	id.abandon()
 	q.connMu.Lock()
 	defer q.connMu.Unlock()
+	if q.state == driver.QPStateErr && errors.Is(err, driver.ErrInvalid) {
+		err = fmt.Errorf("%w while connecting (%s)", unix.ECONNRESET, err.Error()) // without the class of err
+	}
 	_ = q.toErr()
+	return err
 }
 
 // connected records the end of the making.
 func (q *qp) connected(id *cmID) {
 	local, remote := id.addrs()
 	q.connMu.Lock()
-	defer q.connMu.Unlock()
 	q.local, q.remote = local, remote
-	if q.state == driver.QPStateInit { // it may have been lost already
+	q.connMu.Unlock()
+	q.inRTS()
+}
+
+// inRTS records that the QP is in RTS, unless it has been lost already.
+func (q *qp) inRTS() {
+	q.connMu.Lock()
+	defer q.connMu.Unlock()
+	if q.state == driver.QPStateInit {
 		q.state = driver.QPStateRTS
 	}
 }
@@ -401,8 +414,7 @@ func (q *qp) Connect(ctx context.Context, addr string, p driver.ConnParam) (driv
 	}
 	answer, err := q.connect(ctx, id, addr, p)
 	if err != nil {
-		q.fail(id)
-		return driver.ConnParam{}, fmt.Errorf("ibverbs: connect to %s: %w", addr, err)
+		return driver.ConnParam{}, fmt.Errorf("ibverbs: connect to %s: %w", addr, q.fail(id, err))
 	}
 	q.connected(id)
 	return answer, nil

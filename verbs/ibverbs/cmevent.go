@@ -49,14 +49,25 @@ func (d *device) handleCM(id *cmID, e cverbs.CMEvent) {
 		id.handleDisconnected(e)
 	case e.Type == cverbs.CMDeviceRemoval:
 		id.handleRemoval(e)
+	case e.Type == cverbs.CMEstablished, e.Type == cverbs.CMConnectResponse:
+		id.handleEstablished(e)
 	default:
-		if e.Type == cverbs.CMEstablished || e.Type == cverbs.CMConnectResponse {
-			id.mu.Lock()
-			id.established = true
-			id.mu.Unlock()
-		}
 		id.deliver(e)
 	}
+}
+
+// handleEstablished records the connection before who makes it hears of it: on
+// iWARP it is the only word that the QP is in RTS, and what the peer sends may be
+// polled, and answered, by then.
+func (id *cmID) handleEstablished(e cverbs.CMEvent) {
+	id.mu.Lock()
+	id.established = true
+	q := id.qp
+	id.mu.Unlock()
+	if q != nil && e.Type == cverbs.CMEstablished {
+		q.inRTS()
+	}
+	id.deliver(e)
 }
 
 // deliver hands an event to whoever makes the connection.

@@ -184,8 +184,7 @@ func (r *connRequest) Accept(ctx context.Context, dq driver.QP, p driver.ConnPar
 	}
 	remote := r.RemoteAddr()
 	if err := r.accept(ctx, q, p); err != nil {
-		q.fail(r.id)
-		return fmt.Errorf("ibverbs: accept %s: %w", remote, err)
+		return fmt.Errorf("ibverbs: accept %s: %w", remote, q.fail(r.id, err))
 	}
 	q.connected(r.id)
 	return nil

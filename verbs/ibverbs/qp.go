@@ -307,7 +307,8 @@ func (q *qp) toErr() error {
 	return nil
 }
 
-// State asks the device, except on iWARP: siw does not tell.
+// State asks the device, except on iWARP: siw does not tell. There the QP is in RTS
+// from when the connection manager's event has been read.
 func (q *qp) State() (driver.QPState, error) {
 	q.connMu.Lock()
 	defer q.connMu.Unlock()

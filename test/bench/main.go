@@ -112,21 +112,23 @@ func main() {
 	}
 }
 
-// run prints the table of the rows that match only and returns the names of
-// those that miss their bars.
+// run prints the table of the rows that match only, of which there must be one,
+// and returns the names of those that miss their bars.
 func run(runs int, each time.Duration, only string) (missed []string, err error) {
 	match, err := regexp.Compile(only)
 	if err != nil {
 		return nil, err
 	}
+	rs := slices.DeleteFunc(rows(), func(r row) bool { return !match.MatchString(r.name) })
+	withArena := match.MatchString(getAndRelease)
+	if len(rs) == 0 && !withArena {
+		return nil, fmt.Errorf("no row matches %q", only)
+	}
 	fmt.Printf("%s, %s/%s, %d processors; %d alternating runs of %v, medians (spread)\n\n",
 		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.GOMAXPROCS(0), runs, each)
 	fmt.Println("| | argonaut | raw TCP | ratio | bar | allocations per message |")
 	fmt.Println("|---|---|---|---|---|---|")
-	for _, r := range rows() {
-		if !match.MatchString(r.name) {
-			continue
-		}
+	for _, r := range rs {
 		var ours, raw, allocs []float64
 		for range runs {
 			runtime.GC()
@@ -149,7 +151,7 @@ func run(runs int, each time.Duration, only string) (missed []string, err error)
 		fmt.Printf("| %s | %s | %s | %.2f | %s | %.2f |\n", r.name, figure(ours, r.unit), figure(raw, r.unit),
 			ratio, bar, median(allocs))
 	}
-	if !match.MatchString(getAndRelease) {
+	if !withArena {
 		return missed, nil
 	}
 	met, err := arena()

@@ -75,3 +75,10 @@ func TestServerWithoutClient(t *testing.T) {
 	}
 	_ = ends(t, s.close)
 }
+
+// A selection that matches nothing is an error.
+func TestNothingSelected(t *testing.T) {
+	if _, err := run(1, time.Millisecond, "no such row"); err == nil {
+		t.Fatal("it has passed")
+	}
+}

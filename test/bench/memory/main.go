@@ -109,6 +109,9 @@ func run() error {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", b.name, time.Since(begin).Round(time.Millisecond))
 		tables = append(tables, t)
 	}
+	if len(tables) == 0 {
+		return fmt.Errorf("no table %q", *only)
+	}
 	if *out == "" {
 		for _, t := range tables {
 			fmt.Println(t.text(false))

@@ -105,19 +105,21 @@ func main() {
 	}
 }
 
-// compare runs what matches only, prints the table, and returns the names of the bars that are missed, which are marked.
+// compare runs what matches only, which must be something, prints the table, and returns the names of the bars that are
+// missed, which are marked.
 func compare(o *options, runs int, only string, short bool) (missed []string, err error) {
 	match, err := regexp.Compile(only)
 	if err != nil {
 		return nil, err
 	}
+	ps := slices.DeleteFunc(pairings(short), func(p pairing) bool { return !match.MatchString(p.name) })
+	if len(ps) == 0 {
+		return nil, fmt.Errorf("no figure matches %q", only)
+	}
 	kind := regexp.MustCompile(`^[a-z]+`).FindString(o.device)
 	fmt.Printf("%s, %d alternating runs, %d processors, %s\n", o.device, runs, runtime.NumCPU(), runtime.Version())
 	rows := []string{"| | ours | perftest | ratio | bar |", "|---|---|---|---|---|"}
-	for _, p := range pairings(short) {
-		if !match.MatchString(p.name) {
-			continue
-		}
+	for _, p := range ps {
 		ours, theirs, err := p.measure(o, runs)
 		if err != nil {
 			return nil, err

@@ -33,6 +33,12 @@ func TestBars(t *testing.T) {
 	}
 }
 
+// A selection that matches nothing is an error.
+func TestNothingSelected(t *testing.T) {
+	_, err := compare(&options{device: "iwarp"}, 1, "no such figure", true)
+	require.Error(t, err)
+}
+
 // The payload of one stream is sent, that of the other is fetched, whatever the device can confine.
 func TestKindsOfStreams(t *testing.T) {
 	device := env.Device()

@@ -21,8 +21,8 @@ network_up() {
 	ip link set ve1 up
 }
 
-# device_add TYPE makes TYPE0 (TYPE is rxe or siw) on the pair.
-device_add() { rdma link add "$1"0 type "$1" netdev ve0; }
+# device_add TYPE [NETDEV] makes TYPE0 (TYPE is rxe or siw) on the pair.
+device_add() { rdma link add "$1"0 type "$1" netdev "${2-ve0}"; }
 
 # device_delete TYPE removes it again. In use, that blocks until the last user is gone, so it has a time limit.
 device_delete() { timeout 20 rdma link delete "$1"0; }

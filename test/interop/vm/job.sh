@@ -88,11 +88,15 @@ for type in $devices; do
 	always step "$type/delete" device_delete "$type"
 	step "$type/no device" no_device "$type"
 done
-if [[ -z $bench && (-z ${only-} || 'rxe/limits of a cgroup' =~ $only) ]]; then
-	# Last of all, and the device is not deleted any more: when one goes whose cgroup had a limit and is gone, the kernel
-	# (6.1) finds its list corrupted, and panics.
+if [[ -z $bench && (-z ${only-} || 'rxe/limits of a cgroup' =~ $only || 'siw/limits of a cgroup' =~ $only) ]]; then
+	# Last of all, and the devices are not deleted any more: when one goes whose cgroup had a limit and is gone, the kernel
+	# (6.1) finds its list corrupted, and panics. So each has an end of the pair.
 	export ARGONAUT_RDMA_DEVICE=rxe0 ARGONAUT_RDMA_ADDR=$guest_addr
 	always step "rxe/add, for the limits" device_add rxe
 	step "rxe/limits of a cgroup" cgroup_limits
+	ip addr add 10.9.1.1/24 dev ve1
+	export ARGONAUT_RDMA_DEVICE=siw0 ARGONAUT_RDMA_ADDR=10.9.1.1
+	always step "siw/add, for the limits" device_add siw ve1
+	step "siw/limits of a cgroup" cgroup_limits
 fi
 finish

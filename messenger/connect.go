@@ -126,10 +126,23 @@ func (m *Messenger) known(t EntityType, addrs AddrVec) *Connection {
 // likelier reports whether the peer of c, rather than of d, is the incarnation that
 // is there now.
 func (c *Connection) likelier(d *Connection) bool {
-	if open := c.State() == StateOpen; open != (d.State() == StateOpen) {
+	open, met := c.lastMet()
+	otherOpen, otherMet := d.lastMet()
+	switch {
+	case open != otherOpen:
 		return open
+	case !met.Equal(otherMet):
+		return met.After(otherMet)
 	}
 	return c.id > d.id
+}
+
+// lastMet reports whether c is open, and when it met its peer, the incarnation that
+// Peer tells of; zero: it has not.
+func (c *Connection) lastMet() (open bool, met time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state() == StateOpen, c.metAt
 }
 
 // unbind has c go on with whatever incarnation is at those of addrs that have no

@@ -76,6 +76,7 @@ type Connection struct {
 	peer       EntityName
 	verified   EntityName // as authentication has it
 	addrs      AddrVec
+	metAt      time.Time     // when the peer has told them: this incarnation was there then
 	ours       msgr2.AddrVec // our addresses, as the peer has been told when the session began
 	features   uint64
 	auth       *authenticated // nil before it is open

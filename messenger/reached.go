@@ -40,14 +40,17 @@ func (m *Messenger) reach(c *Connection, l *link, a EntityAddr) error {
 
 // leadsTo reports whether r may lead to the incarnation that c, another session, asks
 // for at a: not if one of them knows that its own peer is another than the other asks
-// for.
+// for. But what is open, and was made when c had met its peer, leads to who is there now:
+// the peer of c is gone.
 func (r *reached) leadsTo(c *Connection, a EntityAddr) bool {
 	asked := EntityAddr{URL: a.URL, Nonce: r.nonce}
 	switch {
 	case r.nonce == a.Nonce:
 		return true
 	case a.Nonce == 0:
-		return !c.knows(asked)
+		open, _ := r.c.lastMet()
+		_, met := c.lastMet()
+		return !c.knows(asked) || (open && r.l.since.After(met))
 	case r.nonce == 0:
 		return !r.c.knows(a)
 	}

@@ -3,6 +3,7 @@ package messenger
 import (
 	"net"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -110,6 +111,8 @@ func TestIncarnationsAtAPlace(t *testing.T) {
 	old.session.State, last.session.State = session.Standby, session.Closed
 	require.Same(t, old, m.known(OSD, AddrVec{place}))
 	last.session.State = session.Standby
+	old.metAt = time.Now()
+	require.Same(t, old, m.known(OSD, AddrVec{place}), "the other has met nobody")
 
 	m.unbind(last, AddrVec{place})
 	require.Equal(t, AddrVec{place}, last.dial)
@@ -120,4 +123,14 @@ func TestIncarnationsAtAPlace(t *testing.T) {
 	require.False(t, to.leadsTo(old, old.dial[0]))
 	require.True(t, to.leadsTo(last, last.addrs[0]))
 	require.True(t, to.leadsTo(at(7, 1), place), "perhaps")
+
+	met := time.Now()
+	last.metAt, old.session.State = met, session.Open
+	to = reached{l: &link{since: met.Add(-time.Second)}, c: old, nonce: 5}
+	require.False(t, to.leadsTo(last, place), "its peer was there later, it has not noticed")
+	next := at(7, 1)
+	to = reached{l: &link{since: met.Add(time.Second)}, c: next, nonce: 7}
+	require.False(t, to.leadsTo(last, place), "it is not open yet")
+	next.session.State = session.Open
+	require.True(t, to.leadsTo(last, place), "the peer of last is gone")
 }

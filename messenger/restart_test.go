@@ -110,6 +110,66 @@ func TestPlaceOfTwoIncarnations(t *testing.T) {
 	})
 }
 
+// A session by the place alone that was with the incarnation before does not take the
+// place of one that is open with the next: it is the later one to connect.
+func TestPlaceBesideTheNextIncarnation(t *testing.T) {
+	under(t, func(t *testing.T) {
+		d := newDuo(t, LosslessPeer(), LosslessPeer())
+		place := AddrVec{{URL: d.Nodes[1].Addrs()[0].URL}}
+		c, err := d.Nodes[0].ConnectTo(OSD, place)
+		require.NoError(t, err)
+		require.NoError(t, callOn(t, c, 1))
+		settle(time.Second)
+		next, rec := d.restart(t, LosslessPeer())
+		settle(time.Second)
+		r, err := d.Nodes[0].ConnectTo(OSD, next.Addrs())
+		require.NoError(t, err)
+		require.NotSame(t, c, r)
+		send(t, r, 2)
+		settle(time.Second)
+		require.Equal(t, StateStandby, c.State())
+		send(t, c, 3)
+		settle(time.Second)
+		require.ErrorIs(t, c.Err(), ErrDuplicate)
+		require.Equal(t, 1, d.rec[0].count("reset"))
+		send(t, r, 4)
+		settle(time.Minute)
+		require.Equal(t, []uint32{2, 4}, rec.received())
+		require.Equal(t, StateOpen, r.State())
+		require.Zero(t, r.Stats().Reconnects)
+		again, err := d.Nodes[0].ConnectTo(OSD, place)
+		require.NoError(t, err)
+		require.Same(t, r, again)
+		require.Equal(t, 1, d.rec[0].count("reset"))
+	})
+}
+
+// The place alone leads to the session that has been open, rather than to a later one
+// with an incarnation that was not found.
+func TestPlaceBesideAStaleMap(t *testing.T) {
+	under(t, func(t *testing.T) {
+		d := newDuo(t, LosslessPeer(), LosslessPeer())
+		froms := make(chan *Connection, 1)
+		d.rec[0].hook = func(_ context.Context, m *Message) { froms <- m.Conn }
+		send(t, d.connect(t, 1), 1)
+		k := <-froms
+		settle(time.Second)
+		d.Net.CutAll()
+		settle(time.Second)
+		require.Equal(t, StateStandby, k.State())
+		at := d.Nodes[1].Addrs()[0]
+		stale, err := d.Nodes[0].ConnectTo(OSD, AddrVec{{URL: at.URL, Nonce: at.Nonce ^ 1}})
+		require.NoError(t, err)
+		require.NotSame(t, k, stale)
+		settle(time.Second)
+		require.ErrorIs(t, stale.Err(), ErrWrongPeer)
+		c, err := d.Nodes[0].ConnectTo(OSD, AddrVec{{URL: at.URL}})
+		require.NoError(t, err)
+		require.Same(t, k, c)
+		require.NoError(t, callOn(t, c, 2))
+	})
+}
+
 // What the peer had not acknowledged is asked of its next incarnation.
 func TestCallsGoToTheNextIncarnation(t *testing.T) {
 	under(t, func(t *testing.T) {

@@ -136,6 +136,13 @@ func (c *Conn) Grants() (n int) {
 	return n
 }
 
+// Granted reports whether g is a live grant of ours, of this connection.
+func (c *Conn) Granted(g Grant) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return g.Epoch == c.epoch && len(c.keys.grants[grantID{g.Addr, g.RKey}]) > 0
+}
+
 // ID numbers the connections of the process, from 1 on. Every line of the log
 // about one has it as "link".
 func (c *Conn) ID() uint64 { return c.id }

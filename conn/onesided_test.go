@@ -113,6 +113,26 @@ func TestGrantsEndWithTheConnection(t *testing.T) {
 	require.Zero(t, p.a.a.Stats().Grants)
 }
 
+// A connection knows its own grants by what they are of, not by the epoch alone.
+func TestGranted(t *testing.T) {
+	p := newPair(t, nodeConfig{}, nodeConfig{})
+	needKeys(t, p.a.dev)
+	l, _ := p.a.list(1000)
+	defer l.Release()
+	gs, err := p.ab.Grant(t.Context(), l, false)
+	require.NoError(t, err)
+	other, err := p.a.Dial(t.Context(), p.b.Addr().String())
+	require.NoError(t, err)
+	forged := gs[0]
+	forged.Epoch = other.Epoch()
+	require.True(t, p.ab.Granted(gs[0]))
+	require.False(t, p.ab.Granted(forged))
+	require.False(t, other.Granted(gs[0]))
+	require.False(t, other.Granted(forged))
+	require.NoError(t, p.ab.Revoke(t.Context(), gs))
+	require.False(t, p.ab.Granted(gs[0]))
+}
+
 // TestAbandonedRead: a Read whose context ends gives its buffers back when the
 // transfer is over, not before.
 func TestAbandonedRead(t *testing.T) {

@@ -73,7 +73,7 @@ func (c *Connection) Revoke(ctx context.Context, gs []Grant) error {
 	c.mu.Lock()
 	l := c.link
 	c.mu.Unlock()
-	if l != nil && !slices.ContainsFunc(gs, func(g Grant) bool { return !l.t.made(g) }) {
+	if l != nil && !slices.ContainsFunc(gs, func(g Grant) bool { return !l.t.has(g) }) {
 		return l.t.revoke(ctx, gs)
 	}
 	for _, t := range c.m.grantors(c) {

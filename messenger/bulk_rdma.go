@@ -16,11 +16,11 @@ func (t *rdmaTransport) canGrant() bool {
 	return t.c.CanGrant()
 }
 
-func (t *rdmaTransport) made(g Grant) bool {
+func (t *rdmaTransport) has(g Grant) bool {
 	if t.inFrames(g) {
-		return t.bulk.made(g)
+		return t.bulk.has(g)
 	}
-	return g.Epoch == t.c.Epoch()
+	return t.c.Granted(m2g(g))
 }
 
 // inFrames reports whether g, which is ours, is reached by frames.

@@ -129,7 +129,12 @@ func (b *streamBulk) post(m *Message, p *pull) error {
 
 func (b *streamBulk) canGrant() bool { return b.l.own&featureGrants != 0 }
 
-func (b *streamBulk) made(g Grant) bool { return g.Epoch == b.epoch }
+func (b *streamBulk) has(g Grant) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.live[g.RKey]
+	return e != nil && e.g == g
+}
 
 func (b *streamBulk) grants() int {
 	b.mu.Lock()

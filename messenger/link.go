@@ -67,8 +67,9 @@ type bulk interface {
 	grant(ctx context.Context, l *buffer.List, write bool) ([]Grant, error)
 	// revoke ends those of gs that are this transport's, also when it has ended.
 	revoke(ctx context.Context, gs []Grant) error
-	// made reports whether g is of this transport, live or not.
-	made(g Grant) bool
+	// has reports whether g is live, and this transport's. (The epoch does not tell: it is
+	// the peer that has chosen it, where that has connected.)
+	has(g Grant) bool
 	read(ctx context.Context, dst *buffer.List, src []Grant, off uint64) error
 	write(ctx context.Context, dst []Grant, off uint64, src *buffer.List) error
 	// grants is how many grants have not ended: after close none is new.

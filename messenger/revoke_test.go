@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/argonaut-rdma/argonaut/buffer"
 )
 
 // ends are ways that a transport ends from our side.
@@ -103,6 +105,43 @@ func TestRevokeWaitsForFrames(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The epoch does not tell whose a grant is: a peer may choose that of the transport
+// before for the next one.
+func TestRevokeWithTheEpochOfTheNext(t *testing.T) {
+	grantors(t, func(t *testing.T, scheme string, grantor Config) {
+		_, client, c, _ := losslessPair(t, scheme, grantor)
+		dst, _ := randomList(t, client.cfg.Arena, 10_000)
+		defer dst.Release()
+		gs, err := c.Grant(soon(t), dst, true)
+		require.NoError(t, err)
+		l := c.linkNow()
+		require.True(t, l.t.has(gs[0]))
+		placing, done := buffer.NewList(), func() {}
+		framed := scheme == SchemeTCP || gs[0].Framed
+		if framed {
+			placing, done = l.t.frames().resolve(gs, true)
+			require.NotNil(t, placing)
+		}
+		l.fail("test", errInjected)
+		require.NoError(t, c.Ready(soon(t)))
+		next := c.linkNow().t
+		if !framed {
+			require.False(t, next.has(ofEpoch(gs, next.(*rdmaTransport).c.Epoch())[0]))
+			return
+		}
+		b := next.frames()
+		b.mu.Lock()
+		b.epoch = gs[0].Epoch
+		b.mu.Unlock()
+		atOnce, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, c.Revoke(atOnce, gs), context.Canceled, "a transfer through it goes on")
+		placing.Release()
+		done()
+		require.NoError(t, c.Revoke(atOnce, gs))
+	})
 }
 
 // A pull does not end while its answer is being placed, also when the transport has

@@ -40,8 +40,25 @@ func (b *streamBulk) await(ctx context.Context, m *Message, p *pull) error {
 	return nil
 }
 
-// reset is the end of what the peer was asked on a link that has ended.
-func (b *streamBulk) reset() error { return fmt.Errorf("%w: %w", ErrReset, b.l.failure()) }
+// reset is the end of what the peer was asked, and of grants, on a link that has ended,
+// or ends: one that says goodbye has no failure yet.
+func (b *streamBulk) reset() error {
+	err := b.l.failure()
+	if err == nil {
+		err = ErrClosed
+	}
+	return fmt.Errorf("%w: %w", ErrReset, err)
+}
+
+// over is reset, or nil while the link lives.
+func (b *streamBulk) over() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended || b.l.failure() != nil {
+		return b.reset()
+	}
+	return nil
+}
 
 // take takes the question tid out of the table; nil for none.
 func (b *streamBulk) take(tid uint64) *pull {
@@ -164,7 +181,7 @@ func (b *streamBulk) write(ctx context.Context, dst []Grant, off uint64, src *bu
 		}
 		select {
 		case <-sent:
-			return b.l.failure()
+			return b.over()
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -156,7 +156,7 @@ func (b *streamBulk) grant(_ context.Context, l *buffer.List, write bool) ([]Gra
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ended {
-		return nil, b.l.failure()
+		return nil, b.reset()
 	}
 	if b.live == nil {
 		b.live = map[uint32]*streamGrant{}

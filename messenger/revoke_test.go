@@ -144,6 +144,49 @@ func TestRevokeWithTheEpochOfTheNext(t *testing.T) {
 	})
 }
 
+// A transport that is about to end, and has no failure yet, grants nothing, and a push
+// that it has dropped has not been taken.
+func TestGoodbyeOfATransportWithGrants(t *testing.T) {
+	accepted := make(chan *Connection, 1)
+	server, client := newMessenger(t, Config{Name: EntityName{OSD, 0}}), newMessenger(t, Config{})
+	client.offered &^= featurePushed // whose answer would tell, too
+	server.SetPolicy(Client, StatefulServer())
+	client.SetPolicy(OSD, LosslessClient())
+	server.AddDispatcher(&handler{accept: func(c *Connection) { accepted <- c }})
+	require.NoError(t, server.Bind(soon(t), anyAddr(SchemeTCP)))
+	c, err := client.ConnectTo(OSD, server.Addrs())
+	require.NoError(t, err)
+	require.NoError(t, c.Ready(soon(t)))
+	dst, _ := randomList(t, server.cfg.Arena, 10_000)
+	defer dst.Release()
+	src, _ := randomList(t, client.cfg.Arena, 10_000)
+	defer src.Release()
+	sc := receiveOne(t, accepted, "connection")
+	gs, err := sc.Grant(soon(t), dst, false)
+	require.NoError(t, err)
+	ws, err := sc.Grant(soon(t), dst, true)
+	require.NoError(t, err)
+	l := c.linkNow()
+	b := l.t.frames()
+	choose(c, func(f *outFrame) (bool, error) {
+		b.end() // as goodbye does
+		f.data.Release()
+		f.over()
+		return true, nil
+	})
+	ended := func(err error) {
+		t.Helper()
+		require.ErrorIs(t, err, ErrReset)
+		require.ErrorIs(t, err, ErrClosed)
+		require.NotContains(t, err.Error(), "%!")
+	}
+	ended(c.Push(soon(t), ws, 0, src))
+	_, err = c.Grant(soon(t), src, false)
+	ended(err)
+	ended(c.Pull(soon(t), src, gs, 0))
+	require.NoError(t, l.failure())
+}
+
 // A pull does not end while its answer is being placed, also when the transport has
 // ended: who has been told may use the memory again.
 func TestPullEndsBehindItsAnswer(t *testing.T) {

@@ -13,7 +13,9 @@ import (
 // goes on, has both.
 
 // The logger's handler is the user's, and may ask the messenger: no lock of the
-// messenger, or of a connection, is held when a line is written.
+// messenger, or of a connection, is held when a line is written, but recvMu of one that
+// receives, which nothing that users call takes. (It must not wait for what that one is
+// to receive: it holds up its reader.)
 
 // logPause is the least time between two lines of a kind that peers can cause as
 // often as they like.

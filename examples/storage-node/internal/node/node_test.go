@@ -55,19 +55,19 @@ func TestTooManyWindows(t *testing.T) {
 	p := random(store.ChunkSize)
 	id := c.begin("k", -1)
 	var wg sync.WaitGroup
-	statuses := make(chan error, 100)
-	// All but the first are in nobody's way yet: they wait for it. One more than the queue holds is taken out of it.
-	for i := 1; i <= 40; i++ {
-		w := c.window(id, int64(i)*store.ChunkSize, p)
+	statuses := make(chan error, 40)
+	// They are in nobody's way yet: they wait for the first, which does not come.
+	for i := range cap(statuses) {
+		w := c.window(id, int64(i+1)*store.ChunkSize, p)
 		wg.Go(func() { statuses <- c.ask(wire.TypePutWindow, w, nil) })
 	}
-	wg.Go(func() {
-		require.NoError(t, c.ask(wire.TypeEnd, &wire.EndRequest{Transfer: id}, nil))
-	})
+	for range cap(statuses) - windowsPerTransfer {
+		require.ErrorIs(t, <-statuses, wire.StatusBusy)
+	}
+	require.NoError(t, c.ask(wire.TypeEnd, &wire.EndRequest{Transfer: id}, nil))
 	wg.Wait()
-	close(statuses)
-	for err := range statuses {
-		require.True(t, errors.Is(err, wire.StatusBusy) || errors.Is(err, wire.StatusNoTransfer), "%v", err)
+	for range windowsPerTransfer {
+		require.ErrorIs(t, <-statuses, wire.StatusNoTransfer)
 	}
 	e.clean(0)
 }

@@ -115,6 +115,10 @@ func (p *putTransfer) take(r *request) error {
 		p.n.done(r, nil, wire.StatusBadRequest)
 		return wire.StatusBadRequest
 	}
+	if len(p.waiting) >= windowsPerTransfer {
+		p.n.done(r, nil, wire.StatusBusy) // as where the queue is full
+		return nil
+	}
 	p.waiting[r.offset] = r
 	for {
 		w := p.waiting[p.next]

@@ -207,6 +207,57 @@ func TestNewStoreIsDurable(t *testing.T) {
 	}))
 }
 
+// A start that failed before it had synced a directory, or was killed, leaves none of this to the next ones undone.
+func TestStartsThatFailedAreMadeUpFor(t *testing.T) {
+	base := t.TempDir()
+	dir := filepath.Join(base, "srv", "node", "data")
+	durable, failed := map[string]bool{base: true}, map[string]bool{filepath.Dir(base): true}
+	open := func(bad func(d string) error) error {
+		s, err := Open(Config{Dir: dir, sync: func(d string) error {
+			if err := bad(d); err != nil {
+				return err
+			}
+			entries, err := os.ReadDir(d)
+			for _, e := range entries {
+				durable[filepath.Join(d, e.Name())] = true
+			}
+			return err
+		}})
+		if err != nil {
+			return err
+		}
+		return s.Close()
+	}
+	first := func(d string) error { // of each directory
+		if failed[d] {
+			return nil
+		}
+		failed[d] = true
+		return syscall.EIO
+	}
+	starts := 1
+	for ; ; starts++ {
+		err := open(first)
+		if err == nil {
+			break
+		}
+		require.ErrorIs(t, err, syscall.EIO)
+	}
+	require.Greater(t, starts, 3)
+	require.NoError(t, filepath.WalkDir(base, func(path string, _ fs.DirEntry, err error) error {
+		require.NoError(t, err)
+		require.True(t, durable[path], path)
+		return nil
+	}))
+
+	require.NoError(t, open(func(d string) error {
+		if d == filepath.Dir(dir) {
+			return syscall.EACCES
+		}
+		return nil
+	}), "made for us, in a directory that we may not read")
+}
+
 // A commit of the index that fails when its last page has been written may or may not be on the disk. Both blobs stay, what is
 // read meanwhile is one or the other, and what the disk has decides at the next Open.
 func TestIndexInDoubt(t *testing.T) {

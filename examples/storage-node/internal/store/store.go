@@ -111,12 +111,16 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// makeDir makes dir, and what is missing above it, and syncs the directories that have got an entry by that.
+// makeDir makes dir, and what is missing above it, and syncs the directories that have got an entry by that, also by a start
+// before that ended too soon.
 func (s *Store) makeDir(dir string) error {
-	if st, err := os.Stat(dir); err == nil && st.IsDir() {
-		return nil
-	}
 	parent := filepath.Dir(dir)
+	if st, err := os.Stat(dir); err == nil && st.IsDir() {
+		if err := s.sync(parent); !errors.Is(err, fs.ErrPermission) {
+			return err
+		}
+		return nil // it was made for us by somebody else
+	}
 	if parent != dir {
 		if err := s.makeDir(parent); err != nil {
 			return err

@@ -69,8 +69,9 @@
 // in the device.
 //
 // Get and Release use caches and take no lock. Lock order: attachSem, then mu,
-// and attachSem before what describers lock (Arena.Describe). No lock is held
-// while a device is called, except attachSem.
+// and attachSem before what describers lock (Arena.Describe); a Grant's lock before
+// mu. While a device is called no lock is held but attachSem, that of the Grant which
+// is made or revoked, and a RegCache's semaphores.
 //
 // # Errors
 //

@@ -133,7 +133,7 @@ func (a *Arena) Holders() []Holder {
 	return hs
 }
 
-// holder describes a buffer, whose slot has or had state and meta.
+// holder describes a buffer, whose slot has or had state and meta. Under Arena.mu.
 func (a *Arena) holder(s uint32, cl uint8, state, meta uint64, uses map[uint32]use) Holder {
 	h := Holder{
 		Owner: a.nameOf(ownerOf(meta)), Age: a.age(bornAt(meta)), Len: uint64(a.sizes[cl]), Refs: int(count(state)),
@@ -157,7 +157,7 @@ func (a *Arena) age(at uint32) time.Duration {
 
 // Oldest lists the buffers that have been held longest and are not posted, the
 // oldest first, at most most: one Holder each, without stacks. It looks at all and
-// keeps no more than that. What a GetList that waits has got so far is its owner's.
+// keeps no more than that. What is released meanwhile is left out. What a GetList that waits has got so far is its owner's.
 // A buffer that another goroutine is getting in this very moment may still be listed
 // with its former owner and age.
 func (a *Arena) Oldest(most int) []Holder {
@@ -186,9 +186,14 @@ func (a *Arena) Oldest(most int) []Holder {
 		top = slices.Insert(top, i, o)
 	})
 	uses := a.uses()
-	hs := make([]Holder, len(top))
-	for i, o := range top {
-		hs[i] = a.holder(o.slot, o.cl, o.state, o.meta, uses)
+	hs := make([]Holder, 0, len(top))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, o := range top {
+		if now := a.slots[o.slot].state.Load(); !referenced(now) || gen(now) != gen(o.state) {
+			continue // released meanwhile, and its region may be gone
+		}
+		hs = append(hs, a.holder(o.slot, o.cl, o.state, o.meta, uses))
 	}
 	return hs
 }

@@ -2,6 +2,7 @@ package buffer
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -127,4 +128,37 @@ func TestOldestOfServed(t *testing.T) {
 		require.Less(t, hs[0].Age, 3*time.Second)
 		a.take(w.slot, 1<<20, w).Release()
 	})
+}
+
+// What is released while the oldest are listed is left out, and its region may go.
+func TestOldestWhileARegionGoes(t *testing.T) {
+	cfg := elastic()
+	cfg.ShrinkAfter = time.Nanosecond
+	a := newArena(t, cfg)
+	var bs []RDMABuffer
+	for len(bs) == 0 || bs[len(bs)-1].num()>>a.rgnShift < 2 { // where it began
+		bs = append(bs, takeMany(t, a, 1, 256<<10, Anonymous)...)
+	}
+	b := bs[len(bs)-1]
+	releaseAll(bs[:len(bs)-1])
+	gone := make(chan struct{})
+	var once sync.Once
+	stop := a.Describe(func(func(RDMABuffer, string)) {
+		once.Do(func() {
+			b.Release()
+			go func() { // as the keeper, at a time of its own
+				defer close(gone)
+				a.attachSem <- struct{}{}
+				defer a.unlockAttach()
+				a.shrink(context.Background()) // it is idle
+				a.shrink(context.Background()) // and has been
+			}()
+		})
+	})
+	defer stop()
+	require.Empty(t, a.Oldest(1))
+	<-gone
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	require.Equal(t, regionNone, a.regions[b.num()>>a.rgnShift].state)
 }

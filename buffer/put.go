@@ -90,7 +90,6 @@ func (a *Arena) putExcess(o *owner, excess bool) {
 // retire takes a slot out of use for ever: it has no generation left.
 func (a *Arena) retire(m uint64, cl uint8) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	size := int64(a.sizes[cl])
 	if metaCharged(m) {
 		a.owner(ownerOf(m)).refund(size)
@@ -98,8 +97,9 @@ func (a *Arena) retire(m uint64, cl uint8) {
 	a.out -= size
 	a.total -= size
 	a.retired += size
-	a.cfg.Logger.Warn("a buffer has used up its generations and is not used again", "bytes", size)
 	a.settle()
+	a.mu.Unlock()
+	a.cfg.Logger.Warn("a buffer has used up its generations and is not used again", "bytes", size)
 }
 
 // giveBackStray returns a slot of another class than was asked for.

@@ -3,6 +3,7 @@ package buffer
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"testing"
 	"unsafe"
 
@@ -94,14 +95,29 @@ func TestManyReferences(t *testing.T) {
 	b.Release()
 }
 
+// warned is a log handler that calls a function for each warning.
+type warned func()
+
+func (f warned) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+func (f warned) Handle(context.Context, slog.Record) error    { f(); return nil }
+func (f warned) WithAttrs([]slog.Attr) slog.Handler           { return f }
+func (f warned) WithGroup(string) slog.Handler                { return f }
+
 func TestGenerationsRunOut(t *testing.T) {
-	a := newArena(t, Config{Budget: 1 << 20, Reserve: -1, Classes: []int{Page, 1 << 20}})
+	told := false
+	var a *Arena
+	a = newArena(t, Config{Budget: 1 << 20, Reserve: -1, Classes: []int{Page, 1 << 20}, Logger: slog.New(warned(func() {
+		if told = a.mu.TryLock(); told {
+			a.mu.Unlock()
+		}
+	}))})
 	q := a.Owner("q", 1<<20)
 	b := mustGet(t, a, 1, q)
 	s := &a.slots[b.num()]
 	s.state.Store(maxGen<<countBits | 1)
 	b.gen = maxGen | 7<<tokenShift // got while references were traced
 	b.Release()
+	require.True(t, told, "a logger may ask for the account")
 	require.Panics(t, func() { b.Bytes() })
 	st := a.Stats()
 	require.EqualValues(t, Page, st.Retired)

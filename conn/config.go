@@ -95,7 +95,8 @@ type Config struct {
 	// or OnAccept, with io.EOF after the peer's goodbye, an error that matches
 	// ErrPeerClosed after its Close, one that matches ErrClosed after our own Close
 	// or Shutdown, else a *FaultError. It runs on
-	// a poller and must not block. No callback of that Conn runs afterwards.
+	// a poller and must not block. No callback of that Conn runs afterwards, but
+	// Message.Sent. The peer may still get at what was granted, until Done.
 	OnFault func(*Conn, error)
 	// OnAccept is asked for each valid connection request, before a queue pair
 	// is made for it; false refuses it. It runs on a goroutine of its own, which

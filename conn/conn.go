@@ -2,6 +2,7 @@ package conn
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -85,6 +86,7 @@ type Conn struct {
 	waiters   waitList
 	stall     stall // what the first waiter waits for
 	writable  stall // OnWritable is due when one of these is there
+	asked     bool  // Endpoint.heads is to say when there is memory for a head
 	deferring bool  // what is posted now is rung for when mu is unlocked: see unlock
 	deferred  bool  // something was
 	rndv      rndvRing
@@ -204,7 +206,9 @@ func (c *Conn) Resume() { c.kick(mailResume) }
 // Shutdown ends the connection gracefully: it refuses new sends, flushes what
 // was accepted, says goodbye, and waits until the peer has closed; when ctx ends
 // first, the connection is cut, and the error, which matches ctx's, tells what it
-// was waiting for. It blocks, so it must not be called from a callback.
+// was waiting for; that takes a multiple of Config.DrainTimeout at most. Where the
+// queue pair is not gone by then the error matches ErrNotDestroyed, too, and Done
+// tells when it is. It blocks, so it must not be called from a callback.
 func (c *Conn) Shutdown(ctx context.Context) error {
 	c.startShutdown()
 	select {
@@ -214,8 +218,14 @@ func (c *Conn) Shutdown(ctx context.Context) error {
 	}
 	err := c.unfinished(ctx.Err())
 	c.abort()
-	<-c.done
-	return err
+	t := time.NewTimer(c.e.cutTime())
+	defer t.Stop()
+	select {
+	case <-c.done:
+		return err
+	case <-t.C:
+		return errors.Join(err, c.stuck())
+	}
 }
 
 // unfinished says what a shutdown that ends with err was still waiting for.

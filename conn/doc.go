@@ -37,31 +37,35 @@
 //     it sleeps, a device whose completion channel has upcalls does the same work
 //     in a goroutine of its own, which saves the hand-off: "on a poller" is
 //     either. At most one of them works at a time.
-//   - Two suppliers per endpoint: they wait for arena memory on behalf of pollers,
-//     one for receive buffers and one for payloads.
+//   - Three suppliers per endpoint: they wait for arena memory on behalf of pollers
+//     and TrySend, one for receive buffers, one for payloads, one for heads.
 //     Started by NewEndpoint, ended by Shutdown or Close.
 //   - One per Listener, and one per connection request that is being answered,
 //     each bounded by HandshakeTimeout.
 //   - One reaper per Conn, started when it fails or is closed: it drains and
 //     destroys the queue pair, and ends with that.
+//   - One per completion queue that has failed, when its last connection is gone: it
+//     destroys the queue, with its shared receive queue, and ends with that.
 //   - One after a Shutdown that had to leave connections behind: it does the rest
 //     when they are gone, and ends with that or with the next Shutdown.
 //
 // Endpoint.Shutdown and Endpoint.Close wait for all of them, unless a device does
-// not let go of a queue pair.
+// not let go of a queue pair, or a callback does not return.
 //
 // # Lock order
 //
 // poller.turning before every other lock; Endpoint.shutMu before Endpoint.mu; Conn.mu (the send lock) before poller.mu
-// (the mailbox) and supplier.mu; lane.mu and recvQueue.mu are taken alone; Conn.mu before a buffer.Grant. A
-// queue pair is posted to under Conn.mu, a receive queue under recvQueue.mu. No
-// lock is held while a callback runs. The state of the receiving side of a Conn
+// (the mailbox) and supplier.mu; Endpoint.mu before recvQueue.mu (Stats); lane.mu is taken alone; Conn.mu before a
+// buffer.Grant. A queue pair is posted to under Conn.mu, a receive queue under
+// recvQueue.mu. Callbacks run with poller.turning held, which makes those of a poller
+// take turns, and with no other lock; but Message.Sent, and what LiveGrants yields to,
+// run under Conn.mu. The state of the receiving side of a Conn
 // has no lock: it belongs to its poller, and other goroutines ask by mail.
 //
 // # Errors
 //
 // ErrClosed, ErrPeerClosed, ErrRefused and *RefusedError, ErrProtocol, ErrTimeout,
-// ErrTooLarge, ErrStaleGrant, ErrAccess, ErrViolation, ErrDeviceLost,
+// ErrTooLarge, ErrStaleGrant, ErrAccess, ErrViolation, ErrDeviceLost, ErrNotDestroyed,
 // *UnreadableError, ErrNotSupported, verbs.ErrInvalid, verbs.ErrLimit, those of
 // buffer for memory, and *FaultError with its FaultKind for connections that failed.
 package conn

@@ -25,9 +25,10 @@ import (
 // spite of ctx: for verbs.Config.CloseTimeout (5 s), for one such object after
 // the other. The error then matches *verbs.StuckError.
 //
-// An error that names connections means that the device has not let go of their
-// queue pairs: siw, for one, does so only when the handshake of a connection that
-// was being made has timed out, after 10 s. A goroutine of the endpoint then does
+// An error that names connections (ErrNotDestroyed) means that the device has not
+// let go of their queue pairs, or that a callback does not return: siw, for one,
+// lets go only when the handshake of a connection that was being made has timed
+// out, after 10 s. A goroutine of the endpoint then does
 // the rest as soon as the last of them is gone, and ends with that; until then
 // OnFault may still be called. A further call waits for the same.
 func (e *Endpoint) Shutdown(ctx context.Context) error {
@@ -175,6 +176,13 @@ func (c *Conn) dialing() bool {
 	return c.dialer && !c.handed
 }
 
+// cutTime is how long a connection that has been cut takes to be gone, at most, on
+// devices that work.
+func (e *Endpoint) cutTime() time.Duration { return 4 * e.cfg.DrainTimeout }
+
+// stuck is the error about a connection that has taken longer than that.
+func (c *Conn) stuck() error { return fmt.Errorf("connection to %s: %w", c.remote, ErrNotDestroyed) }
+
 // awaitConns waits until every connection is gone, for as long as devices that
 // work take.
 func (e *Endpoint) awaitConns(ctx context.Context) error {
@@ -189,7 +197,7 @@ func (e *Endpoint) awaitConns(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
-	t := time.NewTimer(4 * e.cfg.DrainTimeout)
+	t := time.NewTimer(e.cutTime())
 	defer t.Stop()
 	select {
 	case <-idle:
@@ -200,7 +208,7 @@ func (e *Endpoint) awaitConns(ctx context.Context) error {
 	defer e.mu.Unlock()
 	var errs []error
 	for c := range e.conns {
-		errs = append(errs, fmt.Errorf("connection to %s: its queue pair is not destroyed", c.remote))
+		errs = append(errs, c.stuck())
 	}
 	return errors.Join(errs...)
 }

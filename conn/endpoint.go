@@ -9,6 +9,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/argonaut-rdma/argonaut/buffer"
 	"github.com/argonaut-rdma/argonaut/conn/internal/wire"
@@ -37,6 +38,7 @@ type Endpoint struct {
 	pollers              []*poller
 	supplier             *supplier // of receive buffers
 	lists                *supplier // of payloads, which may wait for long
+	heads                *supplier // for who wants to send a head of any size, which may, too
 	stats                endpointCounters
 	lat                  latencies
 
@@ -65,7 +67,8 @@ type Endpoint struct {
 // attaches a to it and starts the pollers. The device and the arena stay the
 // caller's, and outlive the endpoint. Errors: ErrInvalid and ErrLimit (Config
 // asks for what is out of range, or more than the device has), those of
-// buffer.Arena.Attach, the device's.
+// buffer.Arena.Attach, the device's. What it has made by then it gives up again; what
+// the device does not let go of for half a second is named in the error.
 func NewEndpoint(dev *verbs.Device, a *buffer.Arena, cfg Config) (*Endpoint, error) {
 	caps := dev.Caps()
 	if a.TrustFabric() {
@@ -117,46 +120,46 @@ func NewEndpoint(dev *verbs.Device, a *buffer.Arena, cfg Config) (*Endpoint, err
 		return nil, err
 	}
 	e.life, e.cancel = context.WithCancel(context.Background())
-	detach := func(err error) error {
-		errs := []error{err, a.Detach(context.Background(), e.pd)}
-		if x != nil {
-			errs = append(errs, x.Detach(context.Background(), e.pd))
-		}
-		return errors.Join(append(errs, e.pd.Close())...)
-	}
 	if err = a.Attach(e.life, e.pd); err == nil && x != nil {
 		err = x.Attach(e.life, e.pd)
 	}
-	if err != nil {
-		e.cancel()
-		return nil, detach(err)
-	}
-	for i := range cfg.Pollers {
+	for i := 0; i < cfg.Pollers && err == nil; i++ {
 		p := &poller{e: e, index: i, done: make(chan struct{})}
-		if p.ch, err = dev.CreateCompChannel(); err != nil {
-			break
+		if p.ch, err = dev.CreateCompChannel(); err == nil {
+			p.lanes.Store(new([]*lane))
+			p.ch.SetUpcall(p.upcall)
+			e.pollers = append(e.pollers, p)
 		}
-		p.lanes.Store(new([]*lane))
-		p.ch.SetUpcall(p.upcall)
-		e.pollers = append(e.pollers, p)
 	}
 	if err != nil {
 		e.cancel()
-		for _, p := range e.pollers {
-			err = errors.Join(err, p.ch.Close())
-		}
-		return nil, detach(err)
+		return nil, errors.Join(err, e.undo())
 	}
 	for _, p := range e.pollers {
 		go p.run()
 	}
-	e.supplier, e.lists = newSupplier(e), newSupplier(e)
+	e.supplier, e.lists, e.heads = newSupplier(e), newSupplier(e), newSupplier(e)
 	ctx, stop := context.WithCancel(context.Background())
 	e.stopSuppliers = stop
-	for _, s := range []*supplier{e.supplier, e.lists} {
+	for _, s := range []*supplier{e.supplier, e.lists, e.heads} {
 		e.supplying.Go(func() { s.run(ctx) })
 	}
 	return e, nil
+}
+
+// undoTries is how often NewEndpoint tries to give up what it has made.
+const undoTries = 5
+
+// undo gives up what a NewEndpoint that fails has made, again if need be: nobody else
+// knows of it.
+func (e *Endpoint) undo() error {
+	for try := 1; ; try++ {
+		err := errors.Join(e.destroy(context.Background())...)
+		if err == nil || try == undoTries {
+			return err
+		}
+		time.Sleep(destroyRetry)
+	}
 }
 
 // Device returns the device.
@@ -253,12 +256,13 @@ func (e *Endpoint) join(remote string, dialer bool, cancel context.CancelFunc) (
 	return c, nil
 }
 
-// place finds the lane for a further connection: of the poller with the fewest,
-// a lane with room, else a new one. With e.mu.
+// place finds the lane for a further connection: of the poller with the fewest, but
+// of one whose channel has failed only if all have, a lane with room, else a new
+// one. With e.mu.
 func (e *Endpoint) place() (*lane, error) {
 	p := e.pollers[0]
 	for _, q := range e.pollers[1:] {
-		if q.members < p.members {
+		if was, is := p.broken.Load(), q.broken.Load(); was && !is || was == is && q.members < p.members {
 			p = q
 		}
 	}

@@ -40,6 +40,9 @@ var (
 	ErrPeerClosed = errors.New("closed by the peer")
 	// ErrDeviceLost: the device was removed, or has failed, see Endpoint.Lost.
 	ErrDeviceLost = verbs.ErrDeviceLost
+	// ErrNotDestroyed: a connection that was cut should be gone by now, and is not.
+	// Its memory stays referenced until it is.
+	ErrNotDestroyed = errors.New("its queue pair is not destroyed yet: the device has not let go of it, or a callback does not return")
 	// ErrTimeout: the peer did not do in time what the protocol asks of it.
 	ErrTimeout = errors.New("timed out")
 )

@@ -141,8 +141,8 @@ func (c *Conn) Grant(ctx context.Context, l *buffer.List, write bool) ([]Grant, 
 
 // GrantOnce is Grant for one transfer: the peer's Read or Write of a grant ends
 // that grant, whatever its range was, by a send with invalidate, and used, if not
-// nil, is called with it, on a poller; it must not block. What the peer sends
-// after its transfer may come before that. Grants that the peer does not use are
+// nil, is called with it, on a poller, unless OnFault has been; it must not block.
+// What the peer sends after its transfer may come before that. Grants that the peer does not use are
 // ended by Revoke. ErrNotSupported, besides, where one of the ends has no send
 // with invalidate (verbs.Features), and for wide keys.
 func (c *Conn) GrantOnce(ctx context.Context, l *buffer.List, write bool, used func(Grant)) ([]Grant, error) {
@@ -242,7 +242,7 @@ func (c *Conn) usedOnce(g *buffer.Grant, out Grant, used func(Grant)) {
 		}
 	}
 	c.mu.Unlock()
-	if used != nil {
+	if used != nil && !c.rx.dead {
 		used(out)
 	}
 }

@@ -47,6 +47,7 @@ type poller struct {
 
 	members  int         // connections; guarded by Endpoint.mu
 	sleeping atomic.Bool // the mail is not being looked at
+	broken   atomic.Bool // the channel: the last Wait has failed
 	stopping atomic.Bool
 
 	turning sync.Mutex // before every other lock
@@ -59,7 +60,6 @@ type poller struct {
 	touched []*Conn // to be settled at the end of the batch
 	packets *packet // free ones
 	wcs     [pollBatch]verbs.WC
-	broken  bool // the last Wait has failed
 }
 
 // run is the poller's goroutine. It belongs to the endpoint and ends after stop.
@@ -309,7 +309,7 @@ func (p *poller) sleep() {
 		p.sleeping.Store(false)
 		return
 	}
-	broken = broken || p.broken // by the last Wait
+	broken = broken || p.broken.Load()
 	p.e.stats.sleeps.Add(1)
 	ctx, cancel := context.Background(), context.CancelFunc(nil)
 	if broken {
@@ -324,7 +324,8 @@ func (p *poller) sleep() {
 	if ctx.Err() != nil {
 		return // broken, and looking again
 	}
-	if p.broken = err != nil; !p.broken {
+	p.broken.Store(err != nil)
+	if err == nil {
 		return
 	}
 	for _, l := range *p.lanes.Load() {

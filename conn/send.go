@@ -46,7 +46,7 @@ func (c *Conn) Send(ctx context.Context, m Message) error {
 	var big buffer.RDMABuffer
 	if n := len(m.Head); n > maxTxHead {
 		var err error
-		if big, err = c.e.arena.Get(ctx, n, c.e.sendOwner); err != nil {
+		if big, err = c.getHead(ctx, n); err != nil {
 			return err
 		}
 		copy(big.Bytes(), m.Head)
@@ -112,11 +112,7 @@ func (c *Conn) trySend(m Message, ring bool) (bool, error) {
 	if n := len(m.Head); n > maxTxHead {
 		var ok bool
 		if big, ok = c.e.arena.TryGet(n, c.e.sendOwner); !ok {
-			c.mu.Lock()
-			c.writable = stallAny // when there is memory
-			c.mu.Unlock()
-			c.e.supplier.ask(request{c: c, kind: askWake, n: int64(n)})
-			return false, nil
+			return false, c.awaitHead(n)
 		}
 		copy(big.Bytes(), m.Head)
 	}
@@ -138,6 +134,40 @@ func (c *Conn) trySend(m Message, ring bool) (bool, error) {
 		big.Release()
 	}
 	return ok, err
+}
+
+// getHead gets a buffer for a head of n bytes. It waits until ctx or the connection
+// ends.
+func (c *Conn) getHead(ctx context.Context, n int) (buffer.RDMABuffer, error) {
+	if b, ok := c.e.arena.TryGet(n, c.e.sendOwner); ok {
+		return b, nil
+	}
+	both, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.life, cancel)()
+	b, err := c.e.arena.Get(both, n, c.e.sendOwner)
+	if err != nil && ctx.Err() == nil && c.Err() != nil {
+		err = c.Err()
+	}
+	return b, err
+}
+
+// awaitHead has OnWritable called when there is memory for a head of n bytes. It
+// returns why, if nothing is accepted any more.
+func (c *Conn) awaitHead(n int) error {
+	c.mu.Lock()
+	if err := c.over(); err != nil {
+		c.mu.Unlock()
+		return err
+	}
+	c.writable = stallAny
+	ask := !c.asked
+	c.asked = true
+	c.mu.Unlock()
+	if ask {
+		c.e.heads.ask(request{c: c, kind: askWake, n: int64(n)})
+	}
+	return nil
 }
 
 // Doorbell has the device begin with what was sent by TrySendDeferred, if it has
@@ -191,14 +221,22 @@ func (c *Conn) refused(err error, big buffer.RDMABuffer) error {
 	return err
 }
 
+// over is why nothing is accepted any more, or nil. With c.mu.
+func (c *Conn) over() error {
+	if err := c.Err(); err != nil {
+		return err
+	}
+	if c.closing {
+		return ErrClosed
+	}
+	return nil
+}
+
 // accept takes m, and big, when there is room for it, and posts what can be
 // posted; else c.stall is what there is no room in. With c.mu.
 func (c *Conn) accept(m *Message, big buffer.RDMABuffer) (bool, error) {
-	if err := c.Err(); err != nil {
+	if err := c.over(); err != nil {
 		return false, err
-	}
-	if c.closing {
-		return false, ErrClosed
 	}
 	var payload int64
 	if m.Payload != nil {

@@ -18,7 +18,7 @@ type ask uint8
 const (
 	askRecv ask = iota // a receive buffer
 	askList            // a rendezvous payload
-	askWake            // nothing: to know when there is some
+	askWake            // a head: to know when there is some
 )
 
 // request is a wish for arena memory on behalf of a connection.
@@ -78,18 +78,20 @@ const longWait = time.Second
 // serve waits for the memory of one request, as long as its connection lives,
 // and hands it to the poller.
 func (s *supplier) serve(r request) {
-	if r.kind != askWake {
-		began := time.Now()
-		t := time.AfterFunc(longWait, func() {
-			r.c.note(slog.LevelWarn, "a connection stands still: no arena memory for what it has received; it goes on when somebody releases some, or with a larger arena",
-				"bytes", r.n, "account", fmt.Sprintf("%+v", s.e.arena.Account()))
-		})
-		defer func() {
-			if !t.Stop() {
-				r.c.note(slog.LevelInfo, "a connection has stood still for want of memory", "bytes", r.n, "for", time.Since(began))
-			}
-		}()
+	if r.kind == askWake {
+		s.wake(r)
+		return
 	}
+	began := time.Now()
+	t := time.AfterFunc(longWait, func() {
+		r.c.note(slog.LevelWarn, "a connection stands still: no arena memory for what it has received; it goes on when somebody releases some, or with a larger arena",
+			"bytes", r.n, "account", fmt.Sprintf("%+v", s.e.arena.Account()))
+	})
+	defer func() {
+		if !t.Stop() {
+			r.c.note(slog.LevelInfo, "a connection has stood still for want of memory", "bytes", r.n, "for", time.Since(began))
+		}
+	}()
 	var b buffer.RDMABuffer
 	var l *buffer.List
 	var err error
@@ -98,13 +100,6 @@ func (s *supplier) serve(r request) {
 		l, err = s.list(r)
 	default:
 		b, err = s.e.arena.Get(r.c.life, int(r.n), s.e.recvOwner)
-	}
-	if r.kind == askWake {
-		if err == nil {
-			b.Release()
-		}
-		r.c.kick(mailSettle)
-		return
 	}
 	p := r.c.p
 	p.mu.Lock()
@@ -130,6 +125,18 @@ func (s *supplier) serve(r request) {
 	if err == nil && l == nil {
 		b.Release()
 	}
+}
+
+// wake waits until there is memory for a head, as long as its connection lives, and
+// has the poller call OnWritable.
+func (s *supplier) wake(r request) {
+	if b, err := s.e.arena.Get(r.c.life, int(r.n), s.e.sendOwner); err == nil {
+		b.Release()
+	}
+	r.c.mu.Lock()
+	r.c.asked = false
+	r.c.mu.Unlock()
+	r.c.kick(mailSettle)
 }
 
 // list waits for a list of r.n bytes. Receive buffers stay posted for long and

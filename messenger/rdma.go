@@ -66,7 +66,7 @@ func (t *rdmaTransport) close() {
 	t.bulk.end()
 }
 
-func (t *rdmaTransport) goodbye(ctx context.Context) { _ = t.c.Shutdown(ctx) } // it ends in any case
+func (t *rdmaTransport) goodbye(ctx context.Context) { _ = t.c.Shutdown(ctx) } // what it leaves the endpoint's Shutdown names
 
 // rdmaState is what the poller keeps for a link.
 type rdmaState struct {

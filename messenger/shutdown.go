@@ -24,12 +24,15 @@ const grace = time.Second
 // to connect to us, is not waited for.
 // When ctx ends, the rest is done without waiting for peers or handlers, whose
 // contexts end: no handler begins any more, and what was received and waits for
-// one is dropped, also of sessions that have ended. The error names the step that
-// did not end in time.
+// one is dropped, also of sessions that have ended. That takes a few multiples of
+// conn.Config.DrainTimeout and a few seconds at most, but for destructors that
+// conn.Endpoint.Shutdown waits for in spite of ctx. The error names the step that did
+// not end in time, and connections whose queue pairs a device, or a handler of
+// FastDispatch, holds up (conn.ErrNotDestroyed): they are taken down later.
 // Waiting Sends and Calls end with ErrClosed. From within a handler of m, which
 // it would wait for, it does nothing and returns ErrInvalid: start a goroutine.
 // A second call waits for the first, which ends without waiting as soon as the
-// context of either does; its error is about goroutines and handlers that run on.
+// context of either does; its error is about what has not ended.
 func (m *Messenger) Shutdown(ctx context.Context) error {
 	if m.inHandler() {
 		return fmt.Errorf("%w: Shutdown waits for handlers, and was called from one: call it from a goroutine of its own", ErrInvalid)
@@ -119,12 +122,12 @@ func (m *Messenger) Shutdown(ctx context.Context) error {
 		l.drop()
 	}
 
+	before := len(errs)
 	for scheme, ep := range m.endpoints {
 		step("transport "+scheme, ep.Shutdown(ctx))
 	}
 	close(m.stop)
 	// Once they have ended nothing is dispatched any more.
-	before := len(errs)
 	step("goroutines", m.wait(ctx))
 	step("handlers", m.ex.close(ctx))
 	m.unfinished = errors.Join(errs[before:]...)
@@ -134,8 +137,8 @@ func (m *Messenger) Shutdown(ctx context.Context) error {
 
 // Close is Shutdown without waiting for peers or queues, and makes a Shutdown
 // under way one: from when it is called no handler begins. It returns when all has
-// ended. Errors: ErrInvalid as Shutdown, and that handlers or goroutines have not
-// ended a second after their contexts.
+// ended. Errors: ErrInvalid as Shutdown, that handlers or goroutines have not ended a
+// second after their contexts, and what the transports could not release.
 func (m *Messenger) Close() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

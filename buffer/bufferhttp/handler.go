@@ -14,7 +14,8 @@ import (
 //
 //	GET  ?format=text (default) or json
 //	POST ?trace=true or false   switches tracing of references, and of the
-//	                            objects of the devices attached, on or off
+//	                            objects of all devices that the process has
+//	                            open, on or off
 //
 // It is safe for concurrent use and keeps nothing but the arenas.
 func Handler(arenas ...*buffer.Arena) http.Handler {

@@ -76,7 +76,7 @@ type Connection struct {
 	peer       EntityName
 	verified   EntityName // as authentication has it
 	addrs      AddrVec
-	metAt      time.Time     // when the peer has told them: this incarnation was there then
+	metAt      time.Time     // when the peer has told them, or come back: this incarnation was there then
 	ours       msgr2.AddrVec // our addresses, as the peer has been told when the session began
 	features   uint64
 	auth       *authenticated // nil before it is open
@@ -126,6 +126,7 @@ func (c *Connection) open(l *link, r *hsResult) {
 	switch {
 	case r.resumed:
 		what = "session reconnected"
+		c.metAt = time.Now()
 		c.auth = &authenticated{c.auth.id(), r.keys.Identity}
 		c.reconnects++
 		c.m.n.reconnects.Add(1)
@@ -319,8 +320,7 @@ func (c *Connection) withLast(err error) error {
 	return err
 }
 
-// MarkDown ends the connection at once, by our own will (Shutdown: when what has been
-// accepted is delivered): what is queued, or has
+// MarkDown ends the connection at once, by our own will: what is queued, or has
 // not been acknowledged, is dropped, and no reset callback comes. It does not
 // block; handlers that run finish. The peer of a lossless session learns of it
 // when it connects again, where its policy checks resets (HandleRemoteReset).

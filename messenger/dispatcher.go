@@ -32,8 +32,7 @@ type Dispatcher interface {
 	// HandleAccept: likewise, by a transport that the peer opened.
 	HandleAccept(c *Connection)
 	// HandleReset: a lossy connection ended, by a fault (c.Err says which), or a
-	// lossless one, by Config.SessionTimeout. Not called after our own MarkDown or
-	// Shutdown.
+	// lossless one, by Config.SessionTimeout. Not called after our own MarkDown.
 	HandleReset(c *Connection)
 	// HandleRemoteReset: the peer has lost the session, or dropped it; it goes on
 	// as a new one, without what was queued or not acknowledged, and calls under

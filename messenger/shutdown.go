@@ -162,33 +162,30 @@ func (m *Messenger) allLinks() []*link {
 // goodbye tells the peers, and waits until they have closed or ctx ends.
 func (m *Messenger) goodbye(ctx context.Context) error {
 	var wg sync.WaitGroup
-	for _, l := range m.allLinks() {
-		wg.Go(func() { _ = l.goodbye(ctx) }) // ends with the peer's close, or with ctx
+	links := m.allLinks()
+	for _, l := range links {
+		t := l.transport()
+		if t == nil {
+			continue
+		}
+		l.mu.Lock()
+		open := l.isOpen
+		l.mu.Unlock()
+		if !open {
+			continue
+		}
+		wg.Add(1)
+		go func() { // ends with the peer's close, or with ctx
+			defer wg.Done()
+			t.goodbye(ctx)
+			select {
+			case <-l.gone:
+			case <-ctx.Done():
+			}
+		}()
 	}
 	wg.Wait()
 	return ctx.Err()
-}
-
-// goodbye tells the peer, if the link is open, and waits until it has closed or ctx
-// ends.
-func (l *link) goodbye(ctx context.Context) error {
-	l.mu.Lock()
-	t, open := l.t, l.isOpen
-	l.mu.Unlock()
-	if !open {
-		return nil
-	}
-	t.goodbye(ctx)
-	select {
-	case <-l.gone:
-	case <-ctx.Done(): // it may be that of a handler, and end with the connection
-		select {
-		case <-l.gone:
-		default:
-			return ctx.Err()
-		}
-	}
-	return nil
 }
 
 // refuseSends makes new sends fail with ErrClosed.

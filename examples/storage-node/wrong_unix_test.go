@@ -233,7 +233,7 @@ func TestWrong(t *testing.T) {
 			require.Contains(t, msg, "nobody listens there")
 			require.NotContains(t, msg, "use of closed network connection")
 		}
-		require.Less(t, time.Since(begin), 5*time.Second)
+		require.Less(t, time.Since(begin), 20*time.Second, "not for all of --timeout")
 	})
 	t.Run("no such host", func(t *testing.T) {
 		begin := time.Now()
@@ -249,7 +249,7 @@ func TestWrong(t *testing.T) {
 		require.Contains(t, misused(t, "ls", "--server", ":1"), "localhost:1")
 		require.Contains(t, fails(t, nil, "ls", "--server", "carrier-pigeon://127.0.0.1:1"), "no transport")
 		fails(t, nil, "serve", "--data", t.TempDir(), "--listen", "carrier-pigeon://127.0.0.1:1")
-		require.Less(t, time.Since(begin), 5*time.Second)
+		require.Less(t, time.Since(begin), 20*time.Second, "at once")
 	})
 	t.Run("other usage", func(t *testing.T) {
 		require.Contains(t, misused(t, "serve", "--data", "", "--listen", "127.0.0.1:0"), "--data is empty")
@@ -272,7 +272,7 @@ func TestWrong(t *testing.T) {
 		for _, scheme := range []string{"iwarp", "tcp"} {
 			begin := time.Now()
 			require.Contains(t, fails(t, nil, "ls", "--timeout", "500ms", "--server", scheme+"://"+l.Addr().String()), "no answer within 500ms")
-			require.Less(t, time.Since(begin), 5*time.Second)
+			require.Less(t, time.Since(begin), 20*time.Second, "at once")
 		}
 	})
 	t.Run("tiny arena", func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -116,10 +117,11 @@ func Open(cfg Config) (*Store, error) {
 func (s *Store) makeDir(dir string) error {
 	parent := filepath.Dir(dir)
 	if st, err := os.Stat(dir); err == nil && st.IsDir() {
-		if err := s.sync(parent); !errors.Is(err, fs.ErrPermission) {
-			return err
+		err := s.sync(parent)
+		if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EINVAL) {
+			return nil // it was made for us by somebody else, or is where a file system begins that another can not sync
 		}
-		return nil // it was made for us by somebody else
+		return err
 	}
 	if parent != dir {
 		if err := s.makeDir(parent); err != nil {

@@ -91,9 +91,9 @@ func (n *node) fill() (some, all func()) {
 
 // withLargeHeads is a pair whose b takes large heads, and whose a has small receive
 // buffers of its own.
-func withLargeHeads(t *testing.T, a Config) *pair {
+func withLargeHeads(t *testing.T, a Config, failWhenFull bool) *pair {
 	t.Helper()
-	p := newPair(t, nodeConfig{Config: a}, nodeConfig{Config: Config{RecvSize: 256 << 10}, budget: 64 << 20})
+	p := newPair(t, nodeConfig{Config: a, failWhenFull: failWhenFull}, nodeConfig{Config: Config{RecvSize: 256 << 10}, budget: 64 << 20})
 	require.Greater(t, p.ab.MaxHead(), 200<<10)
 	return p
 }
@@ -106,7 +106,7 @@ func TestLargeHeadsDoNotHoldUpReceives(t *testing.T) {
 	p := withLargeHeads(t, Config{
 		OnWritable: func(*Conn) { writable <- struct{}{} },
 		OnMessage:  func(_ *Conn, m Message) { kept <- m.Payload },
-	})
+	}, false)
 	defer func() {
 		for len(kept) > 0 {
 			(<-kept).Release()
@@ -120,9 +120,7 @@ func TestLargeHeadsDoNotHoldUpReceives(t *testing.T) {
 		require.False(t, ok)
 		require.Eventually(t, func() bool { return p.a.a.Stats().Waiting == 1 }, wait, time.Millisecond)
 	}
-	p.a.heads.mu.Lock()
-	require.Empty(t, p.a.heads.q, "it is asked once")
-	p.a.heads.mu.Unlock()
+	require.Never(t, func() bool { return p.a.a.Stats().Waiting > 1 }, 20*time.Millisecond, time.Millisecond, "it is asked once")
 
 	p.b.send(p.ba, "x", 10_000)
 	payload := get(t, kept)
@@ -154,9 +152,50 @@ func TestLargeHeadsDoNotHoldUpReceives(t *testing.T) {
 	require.False(t, ok)
 }
 
+// A smaller head is waited for beside a larger one, and an arena that gives no more
+// than it has says so.
+func TestSmallerHeadIsAskedFor(t *testing.T) {
+	writable := make(chan struct{}, 1000)
+	p := withLargeHeads(t, Config{OnWritable: func(*Conn) { writable <- struct{}{} }}, false)
+	some, _ := p.a.fill()
+	large, small := Message{Head: make([]byte, 200<<10)}, Message{Head: make([]byte, 12<<10)}
+	for i, m := range []Message{large, small} {
+		ok, err := p.ab.TrySend(m)
+		require.NoError(t, err)
+		require.False(t, ok)
+		require.Eventually(t, func() bool { return p.a.a.Stats().Waiting == i+1 }, wait, time.Millisecond)
+	}
+	some() // no chunk becomes free
+	for {
+		get(t, writable)
+		ok, err := p.ab.TrySend(small)
+		require.NoError(t, err)
+		if ok {
+			break
+		}
+	}
+	p.b.expect(p.ba, string(small.Head), nil)
+}
+
+// Where nobody may wait for memory, TrySend says that there is none, and does not have
+// OnWritable called for ever.
+func TestHeadInAnArenaThatFails(t *testing.T) {
+	writable := make(chan struct{}, 1000)
+	p := withLargeHeads(t, Config{OnWritable: func(*Conn) { writable <- struct{}{} }}, true)
+	p.a.fill()
+	large := Message{Head: make([]byte, 200<<10)}
+	ok, err := p.ab.TrySend(large)
+	require.NoError(t, err)
+	require.False(t, ok)
+	get(t, writable)
+	_, err = p.ab.TrySend(large)
+	require.ErrorIs(t, err, buffer.ErrExhausted)
+	require.ErrorIs(t, p.ab.Send(t.Context(), large), buffer.ErrExhausted)
+}
+
 // A Send that waits for memory for its head ends with the connection, as all others.
 func TestCloseEndsWaitsForHeads(t *testing.T) {
-	p := withLargeHeads(t, Config{})
+	p := withLargeHeads(t, Config{}, false)
 	p.a.fill()
 	sent := make(chan error, 1)
 	go func() { sent <- p.ab.Send(context.Background(), Message{Head: make([]byte, 200<<10)}) }() // ends with Close

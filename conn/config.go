@@ -53,7 +53,8 @@ type Config struct {
 	EagerMax int
 	// CopyBreak is the largest payload in bytes that is copied out of its
 	// receive buffer, or into the send buffer, instead of being passed on in
-	// place. Default 1 KiB; negative: none.
+	// place. Default 1 KiB; negative: none. Of a payload that comes in several
+	// packets, parts that are short beside RecvSize are copied together in any case.
 	CopyBreak int
 	// MaxMessage is the largest payload in bytes that is accepted; a peer that
 	// announces more is at fault. Default 64 MiB, or half of the arena's budget

@@ -86,7 +86,8 @@ type Conn struct {
 	waiters   waitList
 	stall     stall // what the first waiter waits for
 	writable  stall // OnWritable is due when one of these is there
-	asked     bool  // Endpoint.heads is to say when there is memory for a head
+	headAsked int   // bytes of the least head that awaitHead waits for memory for; 0: none
+	headErr   error // why such a wait has failed, for the next TrySend
 	deferring bool  // what is posted now is rung for when mu is unlocked: see unlock
 	deferred  bool  // something was
 	rndv      rndvRing

@@ -37,9 +37,11 @@
 //     it sleeps, a device whose completion channel has upcalls does the same work
 //     in a goroutine of its own, which saves the hand-off: "on a poller" is
 //     either. At most one of them works at a time.
-//   - Three suppliers per endpoint: they wait for arena memory on behalf of pollers
-//     and TrySend, one for receive buffers, one for payloads, one for heads.
-//     Started by NewEndpoint, ended by Shutdown or Close.
+//   - Two suppliers per endpoint: they wait for arena memory on behalf of pollers,
+//     one for receive buffers, one for payloads. Started by NewEndpoint, ended by
+//     Shutdown or Close.
+//   - One for each head of a Conn that a TrySend had no memory for, and that is
+//     smaller than those before: it waits for some, and ends with the connection.
 //   - One per Listener, and one per connection request that is being answered,
 //     each bounded by HandshakeTimeout.
 //   - One reaper per Conn, started when it fails or is closed: it drains and

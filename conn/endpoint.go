@@ -38,7 +38,6 @@ type Endpoint struct {
 	pollers              []*poller
 	supplier             *supplier // of receive buffers
 	lists                *supplier // of payloads, which may wait for long
-	heads                *supplier // for who wants to send a head of any size, which may, too
 	stats                endpointCounters
 	lat                  latencies
 
@@ -68,7 +67,9 @@ type Endpoint struct {
 // caller's, and outlive the endpoint. Errors: ErrInvalid and ErrLimit (Config
 // asks for what is out of range, or more than the device has), those of
 // buffer.Arena.Attach, the device's. What it has made by then it gives up again; what
-// the device does not let go of for half a second is named in the error.
+// the device does not let go of is named in the error. A device that fails to is asked
+// again for half a second, one that is stuck takes DrainTimeout four times for each arena, and
+// its CloseTimeout for each queue.
 func NewEndpoint(dev *verbs.Device, a *buffer.Arena, cfg Config) (*Endpoint, error) {
 	caps := dev.Caps()
 	if a.TrustFabric() {
@@ -138,10 +139,10 @@ func NewEndpoint(dev *verbs.Device, a *buffer.Arena, cfg Config) (*Endpoint, err
 	for _, p := range e.pollers {
 		go p.run()
 	}
-	e.supplier, e.lists, e.heads = newSupplier(e), newSupplier(e), newSupplier(e)
+	e.supplier, e.lists = newSupplier(e), newSupplier(e)
 	ctx, stop := context.WithCancel(context.Background())
 	e.stopSuppliers = stop
-	for _, s := range []*supplier{e.supplier, e.lists, e.heads} {
+	for _, s := range []*supplier{e.supplier, e.lists} {
 		e.supplying.Go(func() { s.run(ctx) })
 	}
 	return e, nil
@@ -155,7 +156,7 @@ const undoTries = 5
 func (e *Endpoint) undo() error {
 	for try := 1; ; try++ {
 		err := errors.Join(e.destroy(context.Background())...)
-		if err == nil || try == undoTries {
+		if err == nil || try == undoTries || errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(*verbs.StuckError)) {
 			return err
 		}
 		time.Sleep(destroyRetry)

@@ -47,10 +47,11 @@ type fault struct {
 
 type nodeConfig struct {
 	Config
-	budget   int64
-	device   *verbs.Device // nil: one of its own
-	huge     bool          // pages, if there are any
-	defaults bool          // RecvSize and Credits as users get them, not small
+	budget       int64
+	device       *verbs.Device // nil: one of its own
+	huge         bool          // pages, if there are any
+	failWhenFull bool          // buffer.Config's
+	defaults     bool          // RecvSize and Credits as users get them, not small
 }
 
 // needKeys skips where the device has no keys to grant, or to send by rendezvous.
@@ -101,7 +102,7 @@ func newNode(t testing.TB, cfg nodeConfig) *node {
 	if cfg.budget == 0 {
 		cfg.budget = 32 << 20
 	}
-	n.a, err = buffer.New(buffer.Config{Budget: cfg.budget, NoHugePages: !cfg.huge})
+	n.a, err = buffer.New(buffer.Config{Budget: cfg.budget, NoHugePages: !cfg.huge, FailWhenFull: cfg.failWhenFull})
 	require.NoError(t, err)
 	if cfg.OnAccept == nil {
 		cfg.OnAccept = func(c *Conn) bool { n.accepted <- c; return true }

@@ -1,6 +1,7 @@
 package conn
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -153,21 +154,39 @@ func (c *Conn) getHead(ctx context.Context, n int) (buffer.RDMABuffer, error) {
 }
 
 // awaitHead has OnWritable called when there is memory for a head of n bytes. It
-// returns why, if nothing is accepted any more.
+// returns why, if nothing is accepted any more, or if there can be no memory.
 func (c *Conn) awaitHead(n int) error {
 	c.mu.Lock()
-	if err := c.over(); err != nil {
-		c.mu.Unlock()
+	defer c.mu.Unlock()
+	err := cmp.Or(c.over(), c.headErr)
+	c.headErr = nil
+	if err != nil {
 		return err
 	}
 	c.writable = stallAny
-	ask := !c.asked
-	c.asked = true
-	c.mu.Unlock()
-	if ask {
-		c.e.heads.ask(request{c: c, kind: askWake, n: int64(n)})
+	if c.headAsked == 0 || n < c.headAsked {
+		c.headAsked = n
+		c.e.supplying.Go(func() { c.memoryForHead(n) }) // the suppliers outlive c
 	}
 	return nil
+}
+
+// memoryForHead waits until there is memory for a head of n bytes, as long as the
+// connection lives, and has the poller call OnWritable.
+func (c *Conn) memoryForHead(n int) {
+	b, err := c.e.arena.Get(c.life, n, c.e.sendOwner)
+	if err == nil {
+		b.Release()
+	}
+	c.mu.Lock()
+	if c.headAsked == n {
+		c.headAsked = 0
+	}
+	if err != nil && c.life.Err() == nil {
+		c.headErr = err
+	}
+	c.mu.Unlock()
+	c.kick(mailSettle)
 }
 
 // Doorbell has the device begin with what was sent by TrySendDeferred, if it has

@@ -18,7 +18,6 @@ type ask uint8
 const (
 	askRecv ask = iota // a receive buffer
 	askList            // a rendezvous payload
-	askWake            // a head: to know when there is some
 )
 
 // request is a wish for arena memory on behalf of a connection.
@@ -78,10 +77,6 @@ const longWait = time.Second
 // serve waits for the memory of one request, as long as its connection lives,
 // and hands it to the poller.
 func (s *supplier) serve(r request) {
-	if r.kind == askWake {
-		s.wake(r)
-		return
-	}
 	began := time.Now()
 	t := time.AfterFunc(longWait, func() {
 		r.c.note(slog.LevelWarn, "a connection stands still: no arena memory for what it has received; it goes on when somebody releases some, or with a larger arena",
@@ -125,18 +120,6 @@ func (s *supplier) serve(r request) {
 	if err == nil && l == nil {
 		b.Release()
 	}
-}
-
-// wake waits until there is memory for a head, as long as its connection lives, and
-// has the poller call OnWritable.
-func (s *supplier) wake(r request) {
-	if b, err := s.e.arena.Get(r.c.life, int(r.n), s.e.sendOwner); err == nil {
-		b.Release()
-	}
-	r.c.mu.Lock()
-	r.c.asked = false
-	r.c.mu.Unlock()
-	r.c.kick(mailSettle)
 }
 
 // list waits for a list of r.n bytes. Receive buffers stay posted for long and

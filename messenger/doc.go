@@ -72,10 +72,11 @@
 // the reference moves to the messenger, on an error the caller keeps it. A
 // handler that consumes a message owns a reference and releases it, best with
 // defer: a handler that panics before it releases leaks the message. Payload is
-// a buffer.List that the message owns; it is never copied: what RDMA or the
-// socket read into is what the handler gets, and what the handler sends is what
-// the adapter or the socket reads. Throttles are held by a received message
-// until its last Release: a handler that keeps messages slows its peers down.
+// a buffer.List that the message owns; it is not copied, but for what is short
+// (conn.Config.CopyBreak) and in secure mode on a stream: what RDMA or the socket
+// read into is what the handler gets, and what the handler sends is what the
+// adapter or the socket reads. Throttles are held by a received message until its
+// last Release: a handler that keeps messages slows its peers down.
 //
 // # Calls that fail
 //

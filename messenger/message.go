@@ -40,7 +40,7 @@ type Message struct {
 	// Front and Middle are copied when they are sent and when received. Of a
 	// received message they are valid until the last Release.
 	Front, Middle []byte
-	// Data is the payload, nil for none: never copied. The message owns the
+	// Data is the payload, nil for none. The message owns the
 	// list: the last Release releases it, unless the field has been set to nil
 	// by who wants to keep it.
 	Data *buffer.List

@@ -44,8 +44,8 @@ func (m *Messenger) Shutdown(ctx context.Context) error {
 	if d := m.shutting; d != nil {
 		m.mu.Unlock()
 		select {
-		case <-m.shut:
-			return nil // long ago
+		case <-m.shut: // long ago
+			return m.endpointsEnd(ctx)
 		default:
 		}
 		defer d.with(ctx)()
@@ -132,6 +132,15 @@ func (m *Messenger) Shutdown(ctx context.Context) error {
 	step("handlers", m.ex.close(ctx))
 	m.unfinished = errors.Join(errs[before:]...)
 	m.forgetHeld()
+	return errors.Join(errs...)
+}
+
+// endpointsEnd shuts down what a Shutdown before could not: nil if that is nothing.
+func (m *Messenger) endpointsEnd(ctx context.Context) error {
+	var errs []error
+	for _, ep := range m.endpoints {
+		errs = append(errs, ep.Shutdown(ctx))
+	}
 	return errors.Join(errs...)
 }
 

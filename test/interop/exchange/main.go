@@ -89,6 +89,8 @@ type party struct {
 	messenger.BaseDispatcher
 	n    int
 	stop func(error) // ends the exchange; the first error is what it fails with
+	// begun is called when the first message has come.
+	begun func()
 
 	mu      sync.Mutex
 	conn    *messenger.Connection
@@ -169,7 +171,10 @@ func (p *party) take(m *messenger.Message) (answer *messenger.Message, err error
 		if err := check(m, p.got); err != nil {
 			return nil, err
 		}
-		if p.got++; p.got == p.n {
+		if p.got++; p.got == 1 {
+			p.begun()
+		}
+		if p.got == p.n {
 			close(p.gotAll)
 		}
 	case typeCall:
@@ -229,7 +234,11 @@ func exchange(o options) (err error) {
 		cfg.Name.Num = 0
 	}
 	p := &party{
-		n: o.n, stop: func(e error) { stop(e) },
+		n: o.n, stop: func(e error) { stop(e) }, begun: func() {
+			if o.report != nil {
+				o.report("under way")
+			}
+		},
 		met: make(chan struct{}), gotAll: make(chan struct{}), ended: make(chan struct{}),
 	}
 	if o.cut > 0 {

@@ -47,7 +47,7 @@ func TestExchange(t *testing.T) {
 func TestExchangeWithCallsAndCuts(t *testing.T) {
 	for _, device := range []string{"iwarp", "tcp"} {
 		t.Run(device, func(t *testing.T) {
-			var said string
+			var said []string
 			o := options{
 				device: device, addr: device + "://127.0.0.1:0", n: 200, size: 64 << 10, calls: 30, cut: 60, seed: 1, limit: time.Minute,
 			}
@@ -65,11 +65,13 @@ func TestExchangeWithCallsAndCuts(t *testing.T) {
 			case err := <-first:
 				require.NoError(t, err)
 			}
-			o.report = func(s string) { said = s }
+			o.report = func(s string) { said = append(said, s) }
 			require.NoError(t, exchange(o))
 			require.NoError(t, <-first)
 			t.Log(said)
-			require.Regexp(t, `^200 messages and 30 calls each way, .* connections made again [1-9]`, said)
+			require.Len(t, said, 2)
+			require.Equal(t, "under way", said[0])
+			require.Regexp(t, `^200 messages and 30 calls each way, .* connections made again [1-9]`, said[1])
 		})
 	}
 }

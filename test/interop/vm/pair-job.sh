@@ -16,7 +16,7 @@ node_addr=10.8.0.1
 client_addr=10.8.0.2
 store=rdma://$node_addr:7471
 port_of() { case $1 in clean) echo 7501 ;; cut) echo 7502 ;; down) echo 7503 ;; lossy) echo 7504 ;; esac; }
-messages_of() { case $1 in cut | down) echo 2000 ;; *) echo 400 ;; esac; }
+messages_of() { case $1 in cut | down) echo 5000 ;; lossy) echo 2000 ;; *) echo 400 ;; esac; }
 
 # link_up ADDR gives the guest its address on the network of the pair, and the device.
 link_up() {
@@ -27,10 +27,40 @@ link_up() {
 
 exchange() { "$bin"/exchange -device "${type}0" -n "$(messages_of "$1")" -size 65536 -limit 8m "${@:2}"; }
 
+# netem STATE: "on" has what this guest sends lost, delayed and reordered; "off" ends that, and fails if nothing was lost.
+# RoCE sends everything from the gap on again, and gives up at the 7th gap of one message: at 128 KiB, 128 packets here, more
+# than a percent of gaps would be too many for it. TCP's packets are larger and fewer. (A jitter of the delay would reorder
+# every one of them.)
+netem() {
+	local said loss=0.3%
+	[[ $type != siw ]] || loss=1%
+	if [[ $1 == on ]]; then
+		tc qdisc add dev eth0 root netem loss $loss delay 4ms reorder 0.3%
+		return
+	fi
+	said=$(tc -s qdisc show dev eth0)
+	echo "$said"
+	tc qdisc del dev eth0 root || return
+	[[ $said =~ dropped\ ([0-9]+) && ${BASH_REMATCH[1]} -gt 0 ]] || { echo "nothing was lost"; return 1; }
+}
+
 # --- the node's guest
 
+# obey does netem as the client's guest asks in the file netem, which the script pair brings, and answers in netem.is.
+obey() {
+	local asked is=
+	while sleep 0.1; do
+		asked=$(cat netem 2>/dev/null)
+		[[ $asked == on || $asked == off ]] && [[ $asked != "$is" ]] || continue
+		is=$asked
+		if netem "$asked"; then echo "$asked" >netem.is; else echo failed >netem.is; fi
+	done
+}
+
 run_node() {
-	local phase pids=() status=0 server tries=0
+	local phase pids=() status=0 server obeys tries=0
+	obey &
+	obeys=$!
 	"$bin"/storage-node serve --device "${type}0" --listen "$store" --data /run/tmp/objects --arena 64MiB &
 	server=$!
 	for phase in "${paths[@]}"; do
@@ -46,6 +76,7 @@ run_node() {
 		fi
 		[[ $((tries += 1)) -lt 1200 ]] || return 1
 	done
+	kill "$obeys"
 	kill -TERM "$server"
 	wait "$server" || status=1
 	return "$status"
@@ -94,7 +125,10 @@ counters() {
 # both runs objects and an exchange at a time.
 both() {
 	local phase=$1 status=0 other
-	exchange "$phase" -addr "rdma://$client_addr:$(port_of "$phase")" -peer "rdma://$node_addr:$(port_of "$phase")" &
+	{
+		exchange "$phase" -addr "rdma://$client_addr:$(port_of "$phase")" -peer "rdma://$node_addr:$(port_of "$phase")" |
+			tee /run/tmp/exchange.log
+	} &
 	other=$!
 	objects "$2" "$3" || status=1
 	wait "$other" || status=1
@@ -117,22 +151,27 @@ carrier() {
 # administratively STATE sets the interface "up" or "down".
 administratively() { ip link set eth0 "$1"; }
 
-# flap DOWN UP takes the path away for a second, again and again, by the commands DOWN and UP, and writes a line for each
-# time to /run/tmp/flaps. (More often than rdma_cm asks again, every 4 s, few new connections would come about.)
+# flap DOWN UP takes the path away, again and again, by the commands DOWN and UP, and writes a line for each time to
+# /run/tmp/flaps: first, when the exchange is under way, for longer than its messengers wait for one another (3 s), then for
+# a second. (More often than rdma_cm asks again, every 4 s, few new connections would come about.)
 flap() {
-	sleep 0.3 # something is under way
+	local away=8
+	until grep -q 'under way' /run/tmp/exchange.log; do sleep 0.1; done
 	while :; do
 		if $1; then echo "$1" >>/run/tmp/flaps; fi
-		sleep 1
+		sleep $away
 		$2
+		away=1
 		sleep 12
 	done
 }
 
-# interrupted PHASE DOWN UP is both while the path flaps; that it never did is a failure.
+# interrupted PHASE DOWN UP is both while the path flaps; that it never did, or that the exchange never connected again, is a
+# failure.
 interrupted() {
 	local status=0 flapper
 	: >/run/tmp/flaps
+	: >/run/tmp/exchange.log
 	flap "$2" "$3" &
 	flapper=$!
 	both "$1" 3 4000000 || status=1
@@ -141,6 +180,7 @@ interrupted() {
 	$3 || status=1
 	echo "the path was taken away $(wc -l </run/tmp/flaps) times"
 	[[ -s /run/tmp/flaps ]] || status=1
+	grep -Eq 'connections made again [1-9]' /run/tmp/exchange.log || { echo "the exchange did not connect again"; status=1; }
 	return "$status"
 }
 
@@ -150,14 +190,23 @@ path_cut() { interrupted cut "carrier off" "carrier on"; }
 # manager is deaf until the device is made anew.
 path_down() { interrupted down "administratively down" "administratively up"; }
 
-# path_lossy has the path lose, delay and reorder. RoCE sends everything from the gap on again, and gives up at the 7th gap
-# of one message: at 128 KiB, 128 packets here, more than a percent of gaps would be too many for it. (A jitter of the
-# delay would reorder every one of them.)
+# nodes_netem STATE has the node's guest do netem.
+nodes_netem() {
+	local tries=0
+	echo "$1" >netem
+	until [[ $(cat netem.is 2>/dev/null) == "$1" ]]; do
+		[[ $(cat netem.is 2>/dev/null) != failed && $((tries += 1)) -lt 100 ]] || { echo "netem $1 failed in the node's guest"; return 1; }
+		sleep 0.1
+	done
+}
+
+# path_lossy has the path lose, delay and reorder, in both directions.
 path_lossy() {
 	local status=0
-	tc qdisc add dev eth0 root netem loss 0.3% delay 4ms reorder 0.3% || return 1
+	netem on && nodes_netem on || return 1
 	both lossy 2 1000000 || status=1
-	tc qdisc del dev eth0 root
+	nodes_netem off || status=1
+	netem off || status=1
 	return "$status"
 }
 

@@ -336,11 +336,27 @@ func (q *qp) fail(id *cmID, err error) error {
 	id.abandon()
 	q.connMu.Lock()
 	defer q.connMu.Unlock()
-	if q.state == driver.QPStateErr && errors.Is(err, driver.ErrInvalid) {
+	if errors.Is(err, driver.ErrInvalid) && (q.state == driver.QPStateErr || id.lost()) {
 		err = fmt.Errorf("%w while connecting (%s)", unix.ECONNRESET, err.Error()) // without the class of err
 	}
 	_ = q.toErr()
 	return err
+}
+
+// lost says whether the end of the connection is among the events that nobody has
+// waited for.
+func (id *cmID) lost() bool {
+	for {
+		select {
+		case e := <-id.events:
+			switch e.Type {
+			case cverbs.CMDisconnected, cverbs.CMRejected, cverbs.CMConnectError, cverbs.CMUnreachable:
+				return true
+			}
+		default:
+			return false
+		}
+	}
 }
 
 // connected records the end of the making.

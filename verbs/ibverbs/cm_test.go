@@ -44,15 +44,19 @@ func TestLostWhileConnecting(t *testing.T) {
 	require.ErrorIs(t, refused, driver.ErrInvalid)
 	for _, c := range []struct {
 		state   driver.QPState
+		event   int
 		err, is error
 	}{
-		{driver.QPStateErr, refused, unix.ECONNRESET},
-		{driver.QPStateErr, context.Canceled, context.Canceled},
-		{driver.QPStateInit, refused, driver.ErrInvalid},
+		{driver.QPStateErr, cverbs.CMEstablished, refused, unix.ECONNRESET},
+		{driver.QPStateErr, cverbs.CMEstablished, context.Canceled, context.Canceled},
+		{driver.QPStateInit, cverbs.CMEstablished, refused, driver.ErrInvalid},
+		{driver.QPStateInit, cverbs.CMRejected, refused, unix.ECONNRESET},
 	} {
 		d := bareDevice()
 		q := &qp{dev: d, state: c.state, destroyed: true} // so that no device is asked
-		err := q.fail(&cmID{dev: d, destroyed: true}, c.err)
+		id := &cmID{dev: d, destroyed: true, events: make(chan cverbs.CMEvent, 1)}
+		id.deliver(cverbs.CMEvent{Type: c.event})
+		err := q.fail(id, c.err)
 		require.ErrorIs(t, err, c.is)
 		if c.is != driver.ErrInvalid {
 			require.NotErrorIs(t, err, driver.ErrInvalid)

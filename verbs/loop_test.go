@@ -18,6 +18,7 @@ type loop struct {
 	caps   driver.Caps
 	events chan driver.Event
 	making func() // called by CreateQP, if set
+	made   func() // called by Connect, if set, when the QP is in RTS
 
 	mu      sync.Mutex
 	keys    uint32
@@ -290,8 +291,11 @@ func (q *loopQP) PostRecv(wrs []driver.RecvWR) (int, error) {
 
 func (q *loopQP) Connect(context.Context, string, driver.ConnParam) (driver.ConnParam, error) {
 	q.l.mu.Lock()
-	defer q.l.mu.Unlock()
 	q.state = driver.QPStateRTS
+	q.l.mu.Unlock()
+	if q.l.made != nil {
+		q.l.made()
+	}
 	return driver.ConnParam{}, nil
 }
 

@@ -19,8 +19,10 @@ const (
 // closed.
 func (q *QP) State() QPState { return QPState(q.state.Load()) }
 
-// Features are what the connection can do; they hold once connected.
+// Features are what the connection can do; they hold once connected, which the first
+// message of the peer tells, too.
 func (q *QP) Features() Features {
+	q.askConnected()
 	f := q.features.Load()
 	return Features{Atomics: f&featAtomics != 0, Imm: f&featImm != 0, SendInv: f&featSendInv != 0}
 }
@@ -52,23 +54,27 @@ func (q *QP) setKnownError() {
 	}
 }
 
+// askConnected asks the device whether a QP that is connecting is connected: the
+// peer's first message may be polled before Connect or Accept has returned, and
+// answered. (Of a kernel's iWARP device it is known only when an event of the
+// connection manager has been read.)
+func (q *QP) askConnected() {
+	if q.State() != QPStateRTR {
+		return
+	}
+	if s, err := q.drv.State(); err == nil && s == QPStateRTS {
+		q.connected()
+	}
+}
+
 // canSend says whether sends may be posted; sendMu is held.
 func (q *QP) canSend() error {
 	if q.closing.Load() {
 		return ErrClosed
 	}
-	s := q.State()
-	if s == QPStateRTR {
-		// The peer's first message may be polled before Connect or Accept has
-		// returned, and answered: the device knows. (Of a kernel's iWARP device it is
-		// known only when an event of the connection manager has been read.)
-		if ds, err := q.drv.State(); err == nil && ds == QPStateRTS {
-			q.connected()
-			s = q.State()
-		}
-	}
+	q.askConnected()
 	switch {
-	case s != QPStateRTS:
+	case q.State() != QPStateRTS:
 		return q.stateErr()
 	case q.noSend:
 		return fmt.Errorf("%w: disconnecting", ErrQPState)

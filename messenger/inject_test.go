@@ -89,10 +89,20 @@ func TestInjectUnexpected(t *testing.T) {
 		skip(-1)
 		sendType(t, p.c, 3)
 		expect(1, "old message", func(s Stats) uint64 { return s.Duplicates })
-		p.c.mu.Lock()
-		l := p.c.link
-		p.c.mu.Unlock()
+		var l *link
+		require.Eventually(t, func() bool { // the transport is ours when nobody drains the queue
+			p.c.mu.Lock()
+			defer p.c.mu.Unlock()
+			l = p.c.link
+			free := !p.c.draining
+			p.c.draining = true
+			return free
+		}, patience, time.Millisecond)
 		require.NoError(t, errors.Join(l.t.send(outFrame{head: bytes.Repeat([]byte{0xa5}, 32)}), l.t.flush()))
+		p.c.mu.Lock()
+		p.c.draining = false
+		p.c.kick()
+		p.c.mu.Unlock()
 		expect(1, "bad frame", func(s Stats) uint64 { return s.ChecksumErrors })
 	})
 }

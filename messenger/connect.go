@@ -131,15 +131,15 @@ func (c *Connection) likelier(d *Connection) bool {
 	switch {
 	case open != otherOpen:
 		return open
-	case !met.Equal(otherMet):
-		return met.After(otherMet)
+	case met != otherMet:
+		return met > otherMet
 	}
 	return c.id > d.id
 }
 
-// lastMet reports whether c is open, and when it met its peer, the incarnation that
-// Peer tells of; zero: it has not.
-func (c *Connection) lastMet() (open bool, met time.Time) {
+// lastMet reports whether c is open, and when, by Messenger.clock, it met its peer, the
+// incarnation that Peer tells of; 0: it has not.
+func (c *Connection) lastMet() (open bool, met int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.state() == StateOpen, c.metAt

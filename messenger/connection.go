@@ -76,14 +76,14 @@ type Connection struct {
 	peer       EntityName
 	verified   EntityName // as authentication has it
 	addrs      AddrVec
-	metAt      time.Time     // when the peer has told them, or come back: this incarnation was there then
+	metAt      int64         // when the peer has told them, or come back, by Messenger.clock: this incarnation was there then
 	ours       msgr2.AddrVec // our addresses, as the peer has been told when the session began
 	features   uint64
 	auth       *authenticated // nil before it is open
 	ackedAt    int64          // the stamp of the last keepalive that was answered, Unix nanoseconds, or 0
 	askedAt    int64          // when the last keepalive of the peer came, by Messenger.clock, or 0
-	reconnects uint64
-	resets     uint64
+	reconnects uint32 // see ConnStats; 32 bits each, so that a Connection is of the class of 1 KiB
+	resets     uint32
 	givenUp    uint64 // see ConnStats.Undelivered
 	user       any
 }
@@ -126,7 +126,7 @@ func (c *Connection) open(l *link, r *hsResult) {
 	switch {
 	case r.resumed:
 		what = "session reconnected"
-		c.metAt = time.Now()
+		c.metAt = c.m.clock()
 		c.auth = &authenticated{c.auth.id(), r.keys.Identity}
 		c.reconnects++
 		c.m.n.reconnects.Add(1)

@@ -79,7 +79,7 @@ func (c *Connection) stats() (s ConnStats, t transport) {
 		State: c.state(), QueuedMessages: c.queue.messages, QueuedBytes: c.queue.bytes,
 		UnackedMessages: c.sent.n + c.replay.n, UnackedBytes: c.kept,
 		OutSeq: c.session.OutSeq, InSeq: c.session.InSeq,
-		Undelivered: c.givenUp, Reconnects: c.reconnects, RemoteResets: c.resets,
+		Undelivered: c.givenUp, Reconnects: uint64(c.reconnects), RemoteResets: uint64(c.resets),
 		LastKeepalive: c.lastKeepalive(), LastKeepaliveAck: c.lastKeepaliveAck(),
 	}
 	s.Undispatched, s.OldestUndispatched = c.undispatched()

@@ -50,7 +50,7 @@ func (r *reached) leadsTo(c *Connection, a EntityAddr) bool {
 	case a.Nonce == 0:
 		open, _ := r.c.lastMet()
 		_, met := c.lastMet()
-		return !c.knows(asked) || (open && r.l.since.After(met))
+		return !c.knows(asked) || (open && r.l.since.After(c.m.at(met)))
 	case r.nonce == 0:
 		return !r.c.knows(a)
 	}

@@ -111,7 +111,7 @@ func TestIncarnationsAtAPlace(t *testing.T) {
 	old.session.State, last.session.State = session.Standby, session.Closed
 	require.Same(t, old, m.known(OSD, AddrVec{place}))
 	last.session.State = session.Standby
-	old.metAt = time.Now()
+	old.metAt = m.clock()
 	require.Same(t, old, m.known(OSD, AddrVec{place}), "the other has met nobody")
 
 	m.unbind(last, AddrVec{place})
@@ -124,8 +124,8 @@ func TestIncarnationsAtAPlace(t *testing.T) {
 	require.True(t, to.leadsTo(last, last.addrs[0]))
 	require.True(t, to.leadsTo(at(7, 1), place), "perhaps")
 
-	met := time.Now()
-	last.metAt, old.session.State = met, session.Open
+	last.metAt, old.session.State = m.clock(), session.Open
+	met := m.at(last.metAt)
 	to = reached{l: &link{since: met.Add(-time.Second)}, c: old, nonce: 5}
 	require.False(t, to.leadsTo(last, place), "its peer was there later, it has not noticed")
 	next := at(7, 1)

@@ -226,7 +226,7 @@ func (c *Connection) told() taken {
 // new.
 func (c *Connection) met(l *link, r *hsResult) {
 	c.peer, c.verified, c.features, c.addrs = r.peer, r.verified, r.features, r.addrs
-	c.metAt, c.ours = time.Now(), l.hs.ownAddrs()
+	c.metAt, c.ours = c.m.clock(), l.hs.ownAddrs()
 	c.auth = &authenticated{r.globalID, r.keys.Identity}
 }
 

@@ -262,7 +262,7 @@ func (c *recorded) Close() error {
 // The monitor sends the OSD map to who subscribes to it.
 func TestMonitorSendsOSDMap(t *testing.T) {
 	mon, fsid, _ := environment(t)
-	m, d := start(t, messenger.Config{Name: messenger.EntityName{Type: messenger.Client, Num: -1}})
+	m, d := start(t, messenger.Config{Name: messenger.EntityName{Type: messenger.Client, Num: -1}, DialStream: newRecorder("ours-mon-osdmap").dial})
 	c := connect(t, m, mon)
 	q := messenger.NewMessage(typeMonSubscribe)
 	q.Version, q.CompatVersion = 3, 1

@@ -429,11 +429,34 @@ func (q *qp) Connect(ctx context.Context, addr string, p driver.ConnParam) (driv
 		return driver.ConnParam{}, errors.Join(err, id.destroy())
 	}
 	answer, err := q.connect(ctx, id, addr, p)
+	for tries := 1; tries < freePortTries && q.dev.siw() && errors.Is(err, unix.EADDRINUSE); tries++ {
+		if id, err = q.another(id); err == nil {
+			answer, err = q.connect(ctx, id, addr, p)
+		}
+	}
 	if err != nil {
 		return driver.ConnParam{}, fmt.Errorf("ibverbs: connect to %s: %w", addr, q.fail(id, err))
 	}
 	q.connected(id)
 	return answer, nil
+}
+
+// another ties the QP to an identifier in place of id, whose port is not free: siw
+// shares the ports with TCP, of which rdma_cm knows nothing. On error it may be id.
+func (q *qp) another(id *cmID) (*cmID, error) {
+	next, err := q.dev.createID()
+	if err != nil {
+		return id, err
+	}
+	q.connMu.Lock()
+	if q.id == id {
+		q.id = nil
+	}
+	q.connMu.Unlock()
+	if err := q.start(next); err != nil {
+		return next, errors.Join(err, id.destroy())
+	}
+	return next, id.destroy()
 }
 
 func (q *qp) connect(ctx context.Context, id *cmID, addr string, p driver.ConnParam) (driver.ConnParam, error) {

@@ -29,6 +29,7 @@ type pinger struct {
 	c    config
 	sink int
 	got  []int // receives that have come, by place
+	gone bool  // the peer has ended the connection
 }
 
 var errGone = errors.New("the peer has ended the connection")
@@ -70,12 +71,16 @@ func (p *pinger) completion(ctx context.Context, id uint64) (int, error) {
 			p.got = p.got[1:]
 			return i, nil
 		}
+		if p.gone { // what has completed before may still come
+			return 0, errGone
+		}
 		var wc [1]verbs.WC
 		if _, err := p.Poll(ctx, wc[:]); err != nil {
 			return 0, err
 		}
 		switch {
 		case wc[0].Status == verbs.StatusWRFlushErr:
+			p.gone = true
 			return 0, errGone
 		case wc[0].Status != verbs.StatusSuccess:
 			return 0, verbs.WCErr(&wc[0])

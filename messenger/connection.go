@@ -82,7 +82,7 @@ type Connection struct {
 	auth       *authenticated // nil before it is open
 	ackedAt    int64          // the stamp of the last keepalive that was answered, Unix nanoseconds, or 0
 	askedAt    int64          // when the last keepalive of the peer came, by Messenger.clock, or 0
-	reconnects uint32 // see ConnStats; 32 bits each, so that a Connection is of the class of 1 KiB
+	reconnects uint32         // see ConnStats; 32 bits each, so that a Connection is of the class of 1 KiB
 	resets     uint32
 	givenUp    uint64 // see ConnStats.Undelivered
 	user       any

@@ -123,15 +123,12 @@ func (c *Connection) open(l *link, r *hsResult) {
 	c.strand.open()
 	what := "session opened"
 	c.policy.Lossy = c.session.Policy.Lossy
-	switch {
-	case r.resumed:
+	if r.resumed {
 		what = "session reconnected"
 		c.metAt = c.m.clock()
 		c.auth = &authenticated{c.auth.id(), r.keys.Identity}
 		c.reconnects++
 		c.m.n.reconnects.Add(1)
-	case !l.incoming:
-		c.met(l, r)
 	}
 	c.unacked, c.unackedB, c.ackQueued = 0, 0, false
 	c.setReady(true)

@@ -40,8 +40,8 @@ func (x *scriptSession) retryGlobal(gs uint64) error {
 	return protocolError(x.s.RetryGlobal(gs, 1<<62))
 }
 
-func (x *scriptSession) opened(cookie, gs uint64, lossy bool) error {
-	x.s.ServerIdent(cookie, gs, lossy)
+func (x *scriptSession) opened(cookie, gs uint64, r *hsResult) error {
+	x.s.ServerIdent(cookie, gs, r.lossy)
 	return nil
 }
 

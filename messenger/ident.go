@@ -21,7 +21,7 @@ type sessionSide interface {
 	// lostRace is a client's: the transport is given up.
 	lostRace() error
 	// opened and resumed are a client's: the server has agreed.
-	opened(cookie, globalSeq uint64, lossy bool) error
+	opened(cookie, globalSeq uint64, r *hsResult) error
 	resumed(msgSeq uint64) error
 	// answer is a server's. After AcceptNew and Take the session is claimed for
 	// this transport, and taken says what the client is told.
@@ -105,7 +105,7 @@ func (h *handshake) clientIdentFrame(f msgr2.Frame) ([][]byte, error) {
 		h.setAddrs(f.Addrs)
 		h.setPeer(f.GID, f.Supported)
 		h.result.lossy = h.result.policy.Lossy || f.Flags&msgr2.IdentLossy != 0
-		if err := h.p.session.opened(f.Cookie, f.GlobalSeq, h.result.lossy); err != nil {
+		if err := h.p.session.opened(f.Cookie, f.GlobalSeq, &h.result); err != nil {
 			return nil, err
 		}
 		h.at = hsDone

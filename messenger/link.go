@@ -317,7 +317,7 @@ func (l *link) established() error {
 	}
 	l.isOpen = true
 	l.mu.Unlock()
-	l.m.opened(l, c, r)
+	l.m.opened(l)
 	c.open(l, r)
 	close(l.ready)
 	l.hs = nil

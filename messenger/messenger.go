@@ -449,25 +449,13 @@ func (m *Messenger) tryAdmit(l *link) error {
 }
 
 // opened notes that a link's handshake has ended well.
-func (m *Messenger) opened(l *link, c *Connection, r *hsResult) {
+func (m *Messenger) opened(l *link) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.learn(l.hs.end())
 	if l.incoming {
 		m.halfOpen.give(l)
-		return
 	}
-	if _, live := m.connections[c]; !live || r.resumed {
-		return
-	}
-	for _, a := range r.addrs { // what the peer says its addresses are
-		if m.peers[peerKey{c.peerType, a}] == nil {
-			m.register(c, AddrVec{a})
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m.unregisterOthers(c, r.addrs)
 }
 
 // forget takes a link out, which has ended; granted: grants of it have not.

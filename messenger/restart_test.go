@@ -265,14 +265,17 @@ func TestNextIncarnationConnects(t *testing.T) {
 	for name, p := range map[string]Policy{"peer": LosslessPeer(), "peer reuse": LosslessPeerReuse()} {
 		for lead := -3; lead <= 3; lead++ {
 			t.Run(fmt.Sprintf("%s %d", name, lead), func(t *testing.T) {
-				under(t, func(t *testing.T) { nextIncarnation(t, p, time.Duration(lead)*time.Millisecond) })
+				for held := range time.Duration(3) {
+					under(t, func(t *testing.T) { nextIncarnation(t, p, time.Duration(lead)*time.Millisecond, held*time.Millisecond) })
+				}
 			})
 		}
 	}
 }
 
-// nextIncarnation has the new one connect that much after us.
-func nextIncarnation(t *testing.T, p Policy, lead time.Duration) {
+// nextIncarnation has the new one connect that much after us, and us take that long
+// from a transport that the peer has agreed to, to one that is open.
+func nextIncarnation(t *testing.T, p Policy, lead, held time.Duration) {
 	d := newDuo(t, p, p)
 	d.Net.SetLatency(func(string, string) time.Duration { return time.Millisecond })
 	c, err := d.Nodes[0].ConnectTo(OSD, AddrVec{{URL: d.Nodes[1].Addrs()[0].URL}})
@@ -284,6 +287,10 @@ func nextIncarnation(t *testing.T, p Policy, lead time.Duration) {
 	next, rec := d.restart(t, p)
 	settle(time.Minute)
 	require.Equal(t, StateStandby, c.State())
+	d.steps[0].set("READY", func() error {
+		time.Sleep(held)
+		return nil
+	})
 	first := func() { send(t, c, 2) }
 	var back *Connection
 	second := func() {

@@ -68,13 +68,25 @@ func (l *link) lostRace() error {
 	})
 }
 
-func (l *link) opened(cookie, globalSeq uint64, lossy bool) error {
+// opened makes the session known by the addresses that its peer tells in the moment
+// in which it is that peer's: an attempt that the peer has given up for this one may
+// be here already, and is then found to be late.
+func (l *link) opened(cookie, globalSeq uint64, r *hsResult) error {
 	var orphans []*call
+	l.m.mu.Lock()
 	err := l.attempting(func(c *Connection) error {
-		c.session.ServerIdent(cookie, globalSeq, lossy)
+		c.session.ServerIdent(cookie, globalSeq, r.lossy)
+		c.met(l, r)
+		for _, a := range r.addrs {
+			if l.m.peers[peerKey{c.peerType, a}] == nil {
+				l.m.register(c, AddrVec{a})
+			}
+		}
+		l.m.unregisterOthers(c, r.addrs)
 		orphans = c.renewed()
 		return nil
 	})
+	l.m.mu.Unlock()
 	endCalls(orphans)
 	return err
 }
@@ -221,7 +233,7 @@ func (c *Connection) told() taken {
 	return taken{cookie: c.session.ServerCookie, lossy: c.session.Policy.Lossy, msgSeq: c.session.InSeq}
 }
 
-// met notes with whom a session begins. A server knows it before the transport is
+// met notes with whom a session begins. Both sides know it before the transport is
 // open: the peer may go on with the session on another one. c.mu is held, or c is
 // new.
 func (c *Connection) met(l *link, r *hsResult) {

@@ -116,7 +116,7 @@ func (m *Messenger) Health() Health {
 		unready("no handler has returned for %v, and messages wait for one of Config.Workers", waits.Round(time.Second))
 	}
 	for name, t := range bounds {
-		if waits, taken := t.waits(now); waits > stuckAfter {
+		if _, waits, taken := t.waits(now); waits > stuckAfter {
 			h.Problems = append(h.Problems, fmt.Sprintf("%s is used up by messages that are not released (%d of it), and peers wait for %v: "+
 				"a handler that keeps messages, or forgets to release them?", name, taken, waits.Round(time.Second)))
 		}

@@ -243,9 +243,9 @@ func (c *Connection) matches(q InspectQuery) bool {
 
 func (c *Connection) inspect() ConnInspection {
 	st, _ := c.stats()
-	now := time.Now()
 	var t transport
 	c.mu.Lock()
+	now := time.Now()
 	s := &c.session
 	i := ConnInspection{
 		ID: c.ID(), Peer: c.peer.String(), Addrs: texts(c.addrs), Dial: texts(c.dial), State: c.state().String(), Policy: c.policy.String(),
@@ -370,10 +370,7 @@ func (m *Messenger) inspectThrottles() (all []ThrottleInspection) {
 	add := func(peers, of string, t *throttle) {
 		if t != nil {
 			i := ThrottleInspection{Peers: peers, Of: of, Max: t.max}
-			i.Longest, i.Taken = t.waits(now)
-			t.mu.Lock()
-			i.Waiting = len(t.waiting)
-			t.mu.Unlock()
+			i.Waiting, i.Longest, i.Taken = t.waits(now)
 			all = append(all, i)
 		}
 	}

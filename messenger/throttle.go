@@ -103,17 +103,17 @@ func wakeAll(ws []*throttleWaiter) {
 	}
 }
 
-// waits is for how long the first waiter has waited, and what is taken.
-func (t *throttle) waits(now time.Time) (d time.Duration, taken int64) {
+// waits is how many wait, for how long at now the first of them has, and what is taken.
+func (t *throttle) waits(now time.Time) (waiting int, longest time.Duration, taken int64) {
 	if t == nil {
-		return 0, 0
+		return 0, 0, 0
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.waiting) > 0 {
-		d = now.Sub(t.waiting[0].since)
+		longest = max(now.Sub(t.waiting[0].since), 0) // it may have come behind now
 	}
-	return d, t.taken
+	return len(t.waiting), longest, t.taken
 }
 
 func (t *throttle) held() int64 {

@@ -44,7 +44,7 @@ func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
 	k := pool.Get().(*call)
 	begun := c.m.lat.now()
 	c.mu.Lock()
-	if c.calls == nil || c.refuse || c.mute {
+	if c.session.State == session.Closed || c.refuse || c.mute {
 		err := c.closedErr()
 		c.mu.Unlock()
 		pool.Put(k)
@@ -53,6 +53,9 @@ func (c *Connection) Call(ctx context.Context, m *Message) (*Message, error) {
 	c.lastTID++
 	tid := c.lastTID
 	k.had = false
+	if c.calls == nil {
+		c.calls = map[uint64]*call{}
+	}
 	c.calls[tid] = k
 	c.mu.Unlock()
 

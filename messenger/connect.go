@@ -404,15 +404,18 @@ func fallbackReason(err error) int {
 // connectOnce makes one attempt, where a's host is a name at the first of its
 // addresses, and returns the others. nil: the connection is open, or was.
 func (m *Messenger) connectOnce(c *Connection, l *link, a EntityAddr) (others AddrVec, err error) {
-	stop := context.AfterFunc(c.ctx, func() { l.drop() })
-	defer stop()
-	at, err := m.resolve(c.ctx, a)
+	ctx, cancel := context.WithCancel(context.Background()) // ends with l, which ends with c
+	defer cancel()
+	if !l.dialing(cancel) {
+		return nil, l.failure()
+	}
+	at, err := m.resolve(ctx, a)
 	if err == nil {
 		a, others = at[0], at[1:]
 		if ep := m.endpoints[a.Scheme()]; ep != nil {
-			err = m.dialRDMA(c.ctx, c, l, ep, a)
+			err = m.dialRDMA(ctx, c, l, ep, a)
 		} else {
-			err = m.dialStream(c, l, a)
+			err = m.dialStream(ctx, c, l, a)
 		}
 	}
 	if err != nil {
@@ -426,8 +429,8 @@ func (m *Messenger) connectOnce(c *Connection, l *link, a EntityAddr) (others Ad
 	return nil, nil
 }
 
-func (m *Messenger) dialStream(c *Connection, l *link, a EntityAddr) error {
-	dial, cancelDial := context.WithTimeout(c.ctx, m.cfg.ConnectTimeout)
+func (m *Messenger) dialStream(ctx context.Context, c *Connection, l *link, a EntityAddr) error {
+	dial, cancelDial := context.WithTimeout(ctx, m.cfg.ConnectTimeout)
 	defer cancelDial()
 	nc, err := m.cfg.DialStream(dial, a.HostPort())
 	if err != nil {
@@ -437,7 +440,7 @@ func (m *Messenger) dialStream(c *Connection, l *link, a EntityAddr) error {
 		return err
 	}
 	t := l.newStream(nc)
-	ctx, cancel := context.WithCancel(context.Background())
+	life, cancel := context.WithCancel(context.Background())
 	if !l.attach(t, cancel) {
 		return l.failure()
 	}
@@ -456,7 +459,7 @@ func (m *Messenger) dialStream(c *Connection, l *link, a EntityAddr) error {
 	m.wg.Add(1)
 	go func() { // ends with the link
 		defer m.wg.Done()
-		l.readStream(ctx, t)
+		l.readStream(life, t)
 	}()
 	return nil
 }

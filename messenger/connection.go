@@ -91,7 +91,7 @@ type Connection struct {
 func (m *Messenger) newConnection(t EntityType, p Policy) *Connection {
 	c := &Connection{
 		m: m, id: m.lastConn.Add(1), peerType: t, policy: p.withDefaults(), ready: make(chan struct{}), wake: make(chan struct{}, 1),
-		peer: EntityName{t, -1}, verified: EntityName{t, -1}, calls: map[uint64]*call{},
+		peer: EntityName{t, -1}, verified: EntityName{t, -1},
 		session: session.Session{Policy: p.rules(), BackoffMin: m.cfg.BackoffMin, BackoffMax: m.cfg.BackoffMax},
 	}
 	c.parted = time.Now()
@@ -227,6 +227,9 @@ func (c *Connection) close(err error) {
 	dropped := c.dropAll()
 	calls := c.calls
 	c.calls = nil
+	for _, m := range c.serving {
+		m.stop()
+	}
 	if c.ackTimer != nil {
 		c.ackTimer.Stop()
 	}

@@ -154,6 +154,15 @@ func (l *link) touch(use bool) {
 	}
 }
 
+// dialing has cancel called when the link ends before it has a transport. false: it
+// has ended.
+func (l *link) dialing(cancel context.CancelFunc) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cancel = cancel
+	return !l.ended
+}
+
 // attach gives the link its transport. false: it has ended meanwhile, and t was
 // closed.
 func (l *link) attach(t transport, cancel context.CancelFunc) bool {

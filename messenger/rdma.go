@@ -146,8 +146,6 @@ func (m *Messenger) dialRDMA(ctx context.Context, c *Connection, l *link, ep *co
 	case <-l.ready:
 	case <-time.After(m.cfg.ConnectTimeout):
 		return fmt.Errorf("%w in the handshake", ErrTimeout)
-	case <-ctx.Done():
-		return ErrClosed
 	}
 	return l.failure()
 }

@@ -159,7 +159,7 @@ func releaseAll(ms []*Message) {
 func (c *Connection) forgotten() {
 	dropped := c.dropAll()
 	calls := c.calls
-	c.calls = map[uint64]*call{}
+	c.calls = nil
 	for _, m := range c.serving {
 		m.stop()
 	}

@@ -30,6 +30,9 @@ func (c *Connection) rest(l *link) {
 	if len(c.serving) == 0 {
 		c.serving = nil
 	}
+	if len(c.calls) == 0 {
+		c.calls = nil
+	}
 	if c.ackTimer != nil && !c.ackArmed {
 		c.ackTimer.Stop()
 		c.ackTimer = nil
@@ -63,12 +66,15 @@ func (t *streamTransport) rest() {
 
 func (t *rdmaTransport) rest() { t.l.shield.rest() }
 
-// rest gives back what sealing needs; s may be nil. What opening needs is the
-// reader's.
+// rest gives back what sealing needs, and the ciphers; s may be nil. The rest of what
+// opening needs is the reader's.
 func (s *shield) rest() {
 	if s == nil {
 		return
 	}
+	s.tx.Forget()
+	s.dtx.Forget()
+	s.drx.Forget()
 	trim(&s.head)
 	trim(&s.tags)
 	s.parts = nil

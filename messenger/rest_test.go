@@ -48,6 +48,7 @@ func sessionAtRest(t *testing.T, mode Mode) {
 			require.NoError(t, err)
 			sh.peek = append(sh.peek, head...)
 			l.shield = sh
+			tr.rest()
 		}
 		return c
 	}

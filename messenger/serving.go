@@ -1,6 +1,10 @@
 package messenger
 
-import "context"
+import (
+	"context"
+
+	"github.com/argonaut-rdma/argonaut/messenger/internal/session"
+)
 
 // A call of a peer is served from when it is received until its last Release,
 // whoever dispatches it: that is what Drain and Shutdown wait for. Its context is
@@ -24,11 +28,11 @@ func (m *Message) Context() context.Context {
 	defer c.mu.Unlock()
 	if m.ctx == nil {
 		if m.deadline.IsZero() {
-			m.ctx, m.cancel = context.WithCancel(c.ctx)
+			m.ctx, m.cancel = context.WithCancel(context.Background())
 		} else {
-			m.ctx, m.cancel = context.WithDeadline(c.ctx, m.deadline)
+			m.ctx, m.cancel = context.WithDeadline(context.Background(), m.deadline)
 		}
-		if m.stopped.Load() {
+		if m.stopped.Load() || c.session.State == session.Closed {
 			m.cancel()
 		}
 	}

@@ -16,7 +16,7 @@ type shield struct {
 	rx *msgr2.Opener
 
 	// On RDMA the data goes by itself, see sealData.
-	dtx, drx         dataKey
+	dtx, drx         msgr2.DataCipher
 	txData, rxData   uint64   // frames with data so far
 	admitted         uint64   // frames that Admit has seen and that have not come
 	head, tags, peek []byte   // scratch
@@ -34,33 +34,19 @@ func newShield(secret []byte, client bool) (*shield, error) {
 	if client {
 		ours, theirs = theirs, ours
 	}
-	if err := s.dtx.derive(secret, ours); err != nil {
+	if err := deriveData(&s.dtx, secret, ours); err != nil {
 		return nil, err
 	}
-	return &s, s.drx.derive(secret, theirs)
+	return &s, deriveData(&s.drx, secret, theirs)
 }
 
-// dataKey is the key of sealed data, and its cipher once there has been data:
-// a session on a stream, or at rest, needs none.
-type dataKey struct {
-	secret [msgr2.DataSecretLen]byte
-	cipher *msgr2.DataCipher
-}
-
-func (k *dataKey) derive(secret []byte, from string) error {
-	b, err := hkdf.Key(sha256.New, secret, nil, "argonaut msgr data "+from, len(k.secret))
-	copy(k.secret[:], b)
-	return err
-}
-
-func (k *dataKey) get() *msgr2.DataCipher {
-	if k.cipher == nil {
-		var err error
-		if k.cipher, err = msgr2.NewDataCipher(k.secret[:]); err != nil {
-			panic(fmt.Sprintf("messenger: a key of the right length: %v", err))
-		}
+// deriveData makes d the cipher of the data that is sent by one side.
+func deriveData(d *msgr2.DataCipher, secret []byte, from string) error {
+	b, err := hkdf.Key(sha256.New, secret, nil, "argonaut msgr data "+from, msgr2.DataSecretLen)
+	if err != nil {
+		return err
 	}
-	return k.cipher
+	return d.Init(b)
 }
 
 // control is a sealed control frame of the handshake.
@@ -117,7 +103,7 @@ func (s *shield) sealHead(head, tags []byte) ([]byte, error) {
 // returns the tags, in scratch: the data stays as long and as aligned as it was.
 func (s *shield) sealData(dst, src *buffer.List) []byte {
 	s.tags = s.tags[:0]
-	key := s.dtx.get()
+	key := &s.dtx
 	r := newRecords(src.Len())
 	defer r.end()
 	from, to := cursor{l: src}, cursor{l: dst}
@@ -143,7 +129,7 @@ func (s *shield) sealData(dst, src *buffer.List) []byte {
 
 // openData opens data that came with tags, in place.
 func (s *shield) openData(l *buffer.List, tags []byte) error {
-	key := s.drx.get()
+	key := &s.drx
 	r := newRecords(l.Len())
 	defer r.end()
 	c := cursor{l: l}

@@ -4,7 +4,9 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"encoding/binary"
+	"fmt"
 	"slices"
+	"sync/atomic"
 )
 
 // Secure mode, specification constants.
@@ -33,24 +35,50 @@ const (
 //
 // It ends for good when the counter comes round.
 type record struct {
-	aead         cipher.AEAD
+	key          *gcm
 	nonce, first [nonceLen]byte
 	begun        bool
 }
 
-func (r *record) init(aead cipher.AEAD, nonce []byte) {
-	r.aead = aead
+func (r *record) init(key *gcm, nonce []byte) {
+	r.key = key
 	copy(r.nonce[:], nonce)
 	r.first = r.nonce
 }
 
-func newGCM(key []byte) (cipher.AEAD, error) {
-	block, err := aes.NewCipher(key)
+// gcm is AES-128-GCM under one key. What it expands to takes most of the memory of
+// secure mode: it is made when it is used, and again after forget. It has no state, and
+// any number of goroutines may use it.
+type gcm struct {
+	key      [keyLen]byte
+	expanded atomic.Pointer[cipher.AEAD]
+}
+
+func (g *gcm) expand() (cipher.AEAD, error) {
+	block, err := aes.NewCipher(g.key[:])
 	if err != nil {
 		return nil, err
 	}
-	return cipher.NewGCM(block)
+	aead, err := cipher.NewGCM(block)
+	if err != nil {
+		return nil, err
+	}
+	g.expanded.Store(&aead)
+	return aead, nil
 }
+
+func (g *gcm) get() cipher.AEAD {
+	if p := g.expanded.Load(); p != nil {
+		return *p
+	}
+	aead, err := g.expand()
+	if err != nil {
+		panic(fmt.Sprintf("msgr2: a cipher that was there before: %v", err))
+	}
+	return aead
+}
+
+func (g *gcm) forget() { g.expanded.Store(nil) }
 
 // check reports whether the nonce may be used.
 func (r *record) check() error {
@@ -84,16 +112,20 @@ func NewSecure(secret []byte, client bool) (*Sealer, *Opener, error) {
 	if client {
 		fromServer, fromClient = fromClient, fromServer
 	}
-	aead, err := newGCM(secret[:keyLen]) // has no state, and takes most of the memory
-	if err != nil {
+	key := &gcm{key: [keyLen]byte(secret)}
+	if _, err := key.expand(); err != nil {
 		return nil, nil, err
 	}
 	var s Sealer
 	var o Opener
-	s.init(aead, fromServer)
-	o.init(aead, fromClient)
+	s.init(key, fromServer)
+	o.init(key, fromClient)
 	return &s, &o, nil
 }
+
+// Forget gives the memory of the cipher back until it is used again, by the Sealer or
+// by the Opener that was made with it. It may be called while that is at work.
+func (s *Sealer) Forget() { s.key.forget() }
 
 // SealerState is a point to go back to.
 type SealerState struct {
@@ -118,7 +150,7 @@ func (s *Sealer) Seal(b []byte, at int) ([]byte, error) {
 	}
 	n := len(b)
 	b = slices.Grow(b, TagLen)
-	s.aead.Seal(b[at:at], s.nonce[:], b[at:n], nil)
+	s.key.get().Seal(b[at:at], s.nonce[:], b[at:n], nil)
 	s.advance()
 	return b[:n+TagLen], nil
 }
@@ -131,7 +163,7 @@ func (o *Opener) Open(b []byte) ([]byte, error) {
 	if len(b) < TagLen {
 		return nil, decodeErr("sealed record", ErrTruncated, "%d bytes", len(b))
 	}
-	p, err := o.aead.Open(b[:0], o.nonce[:], b, nil)
+	p, err := o.key.get().Open(b[:0], o.nonce[:], b, nil)
 	if err != nil {
 		return nil, &DecodeError{Part: "sealed record", Err: ErrForged}
 	}
@@ -147,7 +179,7 @@ func (o *Opener) Peek(dst, b []byte, ahead uint64) ([]byte, error) {
 	if len(b) < TagLen {
 		return nil, decodeErr("sealed record", ErrTruncated, "%d bytes", len(b))
 	}
-	p, err := o.aead.Open(dst, o.ahead[:], b, nil)
+	p, err := o.key.get().Open(dst, o.ahead[:], b, nil)
 	if err != nil {
 		return nil, &DecodeError{Part: "sealed record", Err: ErrForged}
 	}
@@ -332,25 +364,25 @@ func NextDataRecord(n, left int64) int {
 // prefix XORed with le64 frame | le32 index, which are also its associated data:
 // no two records of a connection share one, whatever order they are sealed in.
 type DataCipher struct {
-	aead   cipher.AEAD
+	key    gcm
 	prefix [nonceLen]byte
 	// Scratch, so that nothing escapes.
 	nonce, ad [nonceLen]byte
 }
 
-// NewDataCipher makes one of DataSecretLen bytes of secret.
-func NewDataCipher(secret []byte) (*DataCipher, error) {
+// Init gives it DataSecretLen bytes of secret.
+func (d *DataCipher) Init(secret []byte) error {
 	if len(secret) < DataSecretLen {
-		return nil, decodeErr("data secret", ErrTruncated, "%d bytes of %d", len(secret), DataSecretLen)
+		return decodeErr("data secret", ErrTruncated, "%d bytes of %d", len(secret), DataSecretLen)
 	}
-	aead, err := newGCM(secret[:keyLen])
-	if err != nil {
-		return nil, err
-	}
-	d := &DataCipher{aead: aead}
+	copy(d.key.key[:], secret)
 	copy(d.prefix[:], secret[keyLen:])
-	return d, nil
+	return nil
 }
+
+// Forget gives the memory of the cipher back until it is used again. It may be called
+// while it is at work.
+func (d *DataCipher) Forget() { d.key.forget() }
 
 func (d *DataCipher) at(frame uint64, index uint32) {
 	binary.LittleEndian.PutUint64(d.ad[:], frame)
@@ -364,13 +396,13 @@ func (d *DataCipher) at(frame uint64, index uint32) {
 // dst, which must have room for them.
 func (d *DataCipher) Seal(dst, plain []byte, frame uint64, index uint32) []byte {
 	d.at(frame, index)
-	return d.aead.Seal(dst, d.nonce[:], plain, d.ad[:])
+	return d.key.get().Seal(dst, d.nonce[:], plain, d.ad[:])
 }
 
 // Open opens b, ciphertext and tag, in place.
 func (d *DataCipher) Open(b []byte, frame uint64, index uint32) error {
 	d.at(frame, index)
-	if _, err := d.aead.Open(b[:0], d.nonce[:], b, d.ad[:]); err != nil {
+	if _, err := d.key.get().Open(b[:0], d.nonce[:], b, d.ad[:]); err != nil {
 		return decodeErr(segNames[SegData], ErrForged, "record %d", index)
 	}
 	return nil

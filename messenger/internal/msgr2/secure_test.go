@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -235,23 +236,51 @@ func TestDataRecords(t *testing.T) {
 		require.Equal(t, c.records, records, "%d", c.n)
 		require.LessOrEqual(t, last, 8<<10, "%d: the last one is short", c.n)
 	}
-	d, err := NewDataCipher(bytes.Repeat([]byte{1}, DataSecretLen))
-	require.NoError(t, err)
-	e, err := NewDataCipher(bytes.Repeat([]byte{1}, DataSecretLen))
-	require.NoError(t, err)
+	var d, e DataCipher
+	require.NoError(t, d.Init(bytes.Repeat([]byte{1}, DataSecretLen)))
+	require.NoError(t, e.Init(bytes.Repeat([]byte{1}, DataSecretLen)))
 	seal := func() []byte { return d.Seal(nil, []byte("data"), 5, 6) }
 	require.NoError(t, e.Open(seal(), 5, 6))
 	require.ErrorIs(t, e.Open(seal(), 6, 5), ErrForged)
 	require.ErrorIs(t, e.Open(seal(), 5, 7), ErrForged)
 	require.NotEqual(t, seal(), d.Seal(nil, []byte("data"), 7, 6))
-	_, err = NewDataCipher(make([]byte, DataSecretLen-1))
-	require.ErrorIs(t, err, ErrTruncated)
+	d.Forget()
+	require.NoError(t, e.Open(seal(), 5, 6), "the same key")
+	e.Forget()
+	require.NoError(t, e.Open(seal(), 5, 6), "the same key")
+	require.ErrorIs(t, d.Init(make([]byte, DataSecretLen-1)), ErrTruncated)
+}
+
+// A cipher that is forgotten in between goes on where it was, also while it works.
+func TestForgottenCiphers(t *testing.T) {
+	s, o := securePair(t)
+	var forgetting sync.WaitGroup
+	stop := make(chan struct{})
+	forgetting.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				s.Forget()
+			}
+		}
+	})
+	for i := range 1000 {
+		b, err := s.Seal([]byte{byte(i)}, 0)
+		require.NoError(t, err)
+		p, err := o.Open(b)
+		require.NoError(t, err)
+		require.Equal(t, []byte{byte(i)}, p)
+	}
+	close(stop)
+	forgetting.Wait()
 }
 
 func TestSealingAllocatesNothing(t *testing.T) {
 	s, o := securePair(t)
-	d, err := NewDataCipher(bytes.Repeat([]byte{1}, DataSecretLen))
-	require.NoError(t, err)
+	var d DataCipher
+	require.NoError(t, d.Init(bytes.Repeat([]byte{1}, DataSecretLen)))
 	buf, zero, front := make([]byte, 0, 4096), make([]byte, HeaderLen), make([]byte, 100)
 	p := MessagePreamble(len(front), 0, 0)
 	require.Zero(t, testing.AllocsPerRun(100, func() {

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"runtime"
 	"testing"
@@ -63,7 +64,8 @@ const targetMax = 64 << 10
 
 func newTarget(t testing.TB) *target {
 	x := &target{arena: newArena(t)}
-	x.m = newMessenger(t, Config{Arena: x.arena, MaxFront: 16 << 10, MaxData: targetMax, Auth: []Auth{AuthNone{}}, Transports: []Transport{}})
+	x.m = newMessenger(t, Config{Arena: x.arena, MaxFront: 16 << 10, MaxData: targetMax, Auth: []Auth{AuthNone{}}, Transports: []Transport{},
+		Logger: slog.New(slog.DiscardHandler)}) // while a fuzz target runs, its F takes no lines
 	x.m.AddDispatcher(&handler{fast: func(m *Message) bool {
 		if x.show != nil {
 			x.show(m)

@@ -52,7 +52,8 @@ func (l *lots) draw(from, to string, f func(*rand.Rand)) {
 // injected is what node i does to its own transports where nothing else can: they
 // end after a number of bytes drawn exponentially, so that a connection, which
 // has two ends, has the mean that was asked for; in one handshake of ten, at a
-// frame by lot; and messages are held back.
+// frame by lot; one in 32 of those who connect finds the node silent in the handshake,
+// for longer than it waits; and messages are held back.
 func (b *battle) injected(i int) *Inject {
 	handshake := []string{"BANNER", "HELLO", "AUTH_REQUEST", "AUTH_SIGNATURE", "CLIENT_IDENT"}
 	l := newLots(b.size.seed, uint64(3+i))
@@ -61,6 +62,15 @@ func (b *battle) injected(i int) *Inject {
 		Seed: b.size.seed + uint64(i), ByteFailures: b.size.cut,
 		DeliveryDelays: 1. / 64, DeliveryDelayMax: maxDelay,
 		Step: func(s Step) (err error) {
+			if s.Incoming && !s.Sending && s.Frame == "HELLO" && !b.peace.Load() {
+				var silent bool
+				l.draw("in", "", func(f *rand.Rand) { silent = f.IntN(32) == 0 })
+				if silent {
+					b.silent.Add(1)
+					time.Sleep(connectTimeout + connectTimeout/8)
+				}
+				return nil
+			}
 			at := slices.Index(handshake, s.Frame)
 			if s.Frame == "SESSION_RECONNECT" {
 				at = len(handshake) - 1

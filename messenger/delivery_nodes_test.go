@@ -78,6 +78,9 @@ func (c *channel) receive(epoch, n uint32, sumRight bool) {
 // silence is when a peer that is not heard is given up.
 const silence = 3 * time.Second
 
+// connectTimeout is how long who connects waits for a peer.
+const connectTimeout = 3 * time.Second
+
 // soldier is a node's dispatcher.
 type soldier struct {
 	BaseDispatcher

@@ -111,6 +111,7 @@ type battle struct {
 
 	peace         atomic.Bool   // no more handshakes are ended
 	handshakesCut atomic.Uint32 // where the messengers do it
+	silent        atomic.Uint32 // handshakes in which the node said nothing, likewise
 }
 
 // leave shuts all nodes down at once. siw holds on to a connection that was being made
@@ -142,7 +143,7 @@ func deliver(t *testing.T, size deliverySize, w wire) {
 				*cfg = Secured(*cfg)
 			}
 			cfg.BackoffMin, cfg.BackoffMax = 2*time.Millisecond, 150*time.Millisecond
-			cfg.ConnectTimeout = 3 * time.Second
+			cfg.ConnectTimeout = connectTimeout
 			// On RDMA nothing is heard while a payload is fetched: the largest has
 			// to take less, on a busy machine, too.
 			cfg.KeepaliveInterval, cfg.KeepaliveTimeout = silence/8, silence
@@ -396,6 +397,6 @@ func (b *battle) settle(ctx context.Context) {
 		require.NotZero(t, rendezvous)
 	}
 	if b.w.addr != "" {
-		t.Logf("%d handshakes cut", b.handshakesCut.Load())
+		t.Logf("%d handshakes cut, %d with a node that fell silent", b.handshakesCut.Load(), b.silent.Load())
 	}
 }

@@ -1,6 +1,7 @@
 package messenger
 
 import (
+	"context"
 	"encoding/hex"
 	"errors"
 	"io"
@@ -239,4 +240,30 @@ func TestManyClientsComeAndGo(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return m.Stats().Open == 0 && client.Stats().Open == 0 && runtime.NumGoroutine() <= before+8
 	}, patience, 5*time.Millisecond)
+}
+
+// A peer that calls twice by one number, and leaves: neither handler is left waiting.
+func TestTwoCallsOfOneNumber(t *testing.T) {
+	m, dial := rawServer(t, Config{})
+	began, ended := make(chan struct{}), make(chan struct{}, 2)
+	m.AddDispatcherFront(&handler{dispatch: func(ctx context.Context, x *Message) bool {
+		began <- struct{}{}
+		<-ctx.Done()
+		x.Release()
+		ended <- struct{}{}
+		return true
+	}})
+	c := dial()
+	handshakeRaw(t, c, m)
+	call := func(seq uint64) {
+		_, err := c.Write(message(&msgr2.Header{Seq: seq, Type: 1, TID: 5, Flags: flagCall}, []byte("x")))
+		require.NoError(t, err)
+	}
+	call(1)
+	receiveOne(t, began, "first call")
+	call(2)
+	receiveOne(t, ended, "end of the first, which nobody can be told of any more")
+	receiveOne(t, began, "second call")
+	require.NoError(t, c.Close())
+	receiveOne(t, ended, "end of the second")
 }

@@ -25,7 +25,7 @@ type Connection struct {
 	anonymous bool
 	keys      []peerKey // its places in Messenger.peers; guarded by Messenger.mu
 	strand    strand
-	ctx       context.Context // the handlers'; ends with the connection
+	ctx       context.Context // of messages that are no calls; ends with the connection
 	cancel    context.CancelFunc
 	drainFn   func()        // c.drain, made once
 	refusalFn func()        // a refusal has left, made once
@@ -79,7 +79,7 @@ type Connection struct {
 	metAt      int64         // when the peer has told them, or come back, by Messenger.clock: this incarnation was there then
 	ours       msgr2.AddrVec // our addresses, as the peer has been told when the session began
 	features   uint64
-	auth       *authenticated // nil before it is open
+	auth       *authenticated // nil before the peer has agreed to a session
 	ackedAt    int64          // the stamp of the last keepalive that was answered, Unix nanoseconds, or 0
 	askedAt    int64          // when the last keepalive of the peer came, by Messenger.clock, or 0
 	reconnects uint32         // see ConnStats; 32 bits each, so that a Connection is of the class of 1 KiB
@@ -382,8 +382,8 @@ func (c *Connection) User() any {
 }
 
 // Peer returns the peer's name, its addresses, and Ceph's features that both
-// have. Before the connection is open the name has no number and features are
-// 0.
+// have. Before the peer has agreed to a session the name has no number and features
+// are 0.
 func (c *Connection) Peer() (EntityName, AddrVec, uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

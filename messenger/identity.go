@@ -15,7 +15,7 @@ func (a *authenticated) id() uint64 {
 
 // GlobalID is the number that the server has given the client when the session
 // began, on both sides: that of the peer where it has connected to us, else ours
-// (Ceph: peer_global_id). 0 before the connection is open, and of the Loopback.
+// (Ceph: peer_global_id). 0 before the peer has agreed to a session, and of the Loopback.
 func (c *Connection) GlobalID() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -23,7 +23,7 @@ func (c *Connection) GlobalID() uint64 {
 }
 
 // Identity is what the method of authentication knows of the peer, see
-// AuthResult.Identity; as of the last transport. nil: nothing, or not open yet.
+// AuthResult.Identity; as of the last transport. nil: nothing, or no session yet.
 func (c *Connection) Identity() any {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -58,6 +58,9 @@ func (c *Connection) serve(m *Message) {
 	if c.serving == nil {
 		c.serving = map[uint64]*Message{}
 	}
+	if old := c.serving[m.TID]; old != nil {
+		old.stop() // a peer that works does not call twice by one number: nothing else would end it
+	}
 	c.serving[m.TID] = m
 }
 

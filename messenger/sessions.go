@@ -72,23 +72,27 @@ func (l *link) lostRace() error {
 // in which it is that peer's: an attempt that the peer has given up for this one may
 // be here already, and is then found to be late.
 func (l *link) opened(cookie, globalSeq uint64, r *hsResult) error {
-	var orphans []*call
-	l.m.mu.Lock()
-	err := l.attempting(func(c *Connection) error {
-		c.session.ServerIdent(cookie, globalSeq, r.lossy)
-		c.met(l, r)
-		for _, a := range r.addrs {
-			if l.m.peers[peerKey{c.peerType, a}] == nil {
-				l.m.register(c, AddrVec{a})
-			}
+	m, c := l.m, l.owner.Load()
+	m.mu.Lock()
+	c.mu.Lock()
+	if c.attempt != l || c.session.State == session.Closed {
+		c.mu.Unlock()
+		m.mu.Unlock()
+		return errReplaced
+	}
+	for _, a := range r.addrs {
+		if m.peers[peerKey{c.peerType, a}] == nil {
+			m.register(c, AddrVec{a})
 		}
-		l.m.unregisterOthers(c, r.addrs)
-		orphans = c.renewed()
-		return nil
-	})
-	l.m.mu.Unlock()
+	}
+	m.unregisterOthers(c, r.addrs) // but what the incarnation before has said: late attempts of it are found, too
+	c.session.ServerIdent(cookie, globalSeq, r.lossy)
+	c.met(l, r)
+	m.mu.Unlock()
+	orphans := c.renewed()
+	c.mu.Unlock()
 	endCalls(orphans)
-	return err
+	return nil
 }
 
 func (l *link) resumed(msgSeq uint64) error {

@@ -62,12 +62,15 @@ func (b *battle) injected(i int) *Inject {
 		Seed: b.size.seed + uint64(i), ByteFailures: b.size.cut,
 		DeliveryDelays: 1. / 64, DeliveryDelayMax: maxDelay,
 		Step: func(s Step) (err error) {
-			if s.Incoming && !s.Sending && s.Frame == "HELLO" && !b.peace.Load() {
+			if s.Incoming && !s.Sending && s.Frame == "HELLO" && !b.inPeace() {
 				var silent bool
 				l.draw("in", "", func(f *rand.Rand) { silent = f.IntN(32) == 0 })
 				if silent {
 					b.silent.Add(1)
-					time.Sleep(connectTimeout + connectTimeout/8)
+					select {
+					case <-b.peace:
+					case <-time.After(connectTimeout + connectTimeout/8):
+					}
 				}
 				return nil
 			}
@@ -75,7 +78,7 @@ func (b *battle) injected(i int) *Inject {
 			if s.Frame == "SESSION_RECONNECT" {
 				at = len(handshake) - 1
 			}
-			if s.Incoming || !s.Sending || at < 0 || b.peace.Load() {
+			if s.Incoming || !s.Sending || at < 0 || b.inPeace() {
 				return nil
 			}
 			l.draw("", s.Peer.String(), func(f *rand.Rand) {
@@ -99,7 +102,16 @@ var errFate = errors.New("the test ends this handshake")
 
 func fromSeed(seed uint64, n uint32) *rand.Rand { return rand.New(rand.NewPCG(seed, uint64(n))) }
 
-func (b *battle) splits(network *messengertest.Network, peace <-chan struct{}) {
+func (b *battle) inPeace() bool {
+	select {
+	case <-b.peace:
+		return true
+	default:
+		return false
+	}
+}
+
+func (b *battle) splits(network *messengertest.Network) {
 	rnd := fromSeed(b.size.seed, 1<<31)
 	for {
 		pause := time.Duration(200+rnd.IntN(800)) * time.Millisecond
@@ -108,13 +120,13 @@ func (b *battle) splits(network *messengertest.Network, peace <-chan struct{}) {
 			j++
 		}
 		select {
-		case <-peace:
+		case <-b.peace:
 			return
 		case <-time.After(pause):
 		}
 		network.Split([]string{b.cl.Nodes[i].Host}, []string{b.cl.Nodes[j].Host})
 		select {
-		case <-peace:
+		case <-b.peace:
 		case <-time.After(time.Duration(rnd.Int64N(int64(silence + silence/4)))): // some are noticed
 		}
 		network.Heal()

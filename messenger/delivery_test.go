@@ -109,7 +109,7 @@ type battle struct {
 	moved chan struct{}     // closed when conns changes
 	epoch atomic.Uint32
 
-	peace         atomic.Bool   // no more handshakes are ended
+	peace         chan struct{} // closed when no more handshakes are ended, or held up
 	handshakesCut atomic.Uint32 // where the messengers do it
 	silent        atomic.Uint32 // handshakes in which the node said nothing, likewise
 }
@@ -129,7 +129,7 @@ func (b *battle) leave() {
 }
 
 func deliver(t *testing.T, size deliverySize, w wire) {
-	b := &battle{t: t, size: size, w: w, moved: make(chan struct{}), block: make([]byte, size.largeSize+size.max)}
+	b := &battle{t: t, size: size, w: w, moved: make(chan struct{}), peace: make(chan struct{}), block: make([]byte, size.largeSize+size.max)}
 	chacha := rand.NewChaCha8([32]byte{1})
 	chacha.Read(b.block)
 	network := messengertest.NewNetwork(size.seed)
@@ -208,13 +208,12 @@ func (b *battle) fight(network *messengertest.Network) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 	defer cancel()
-	peace := make(chan struct{})
 	var chaos, senders sync.WaitGroup
 	if b.w.addr == "" {
 		chaos.Add(1)
 		go func() { // splits the network now and then; ends with the peace
 			defer chaos.Done()
-			b.splits(network, peace)
+			b.splits(network)
 		}()
 	}
 	for i := range b.ch {
@@ -229,8 +228,7 @@ func (b *battle) fight(network *messengertest.Network) {
 		}
 	}
 	senders.Wait()
-	close(peace)
-	b.peace.Store(true)
+	close(b.peace)
 	chaos.Wait()
 	network.SetCutAfter(nil)
 	network.SetLatency(nil)

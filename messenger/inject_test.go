@@ -154,6 +154,8 @@ func TestInjectStepFails(t *testing.T) {
 				require.NoError(t, err)
 				r.Release()
 				require.EqualValues(t, 2, fails.Load())
+				// It is counted when the transport has been closed: the client may be back before.
+				require.Eventually(t, func() bool { return p.server.Stats().HandshakesFailed > 0 }, patience, time.Millisecond)
 				require.EqualValues(t, 1, p.server.Stats().HandshakesFailed)
 				require.LessOrEqual(t, p.server.Stats().Open, 1)
 			})
